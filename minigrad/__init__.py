@@ -1,0 +1,57 @@
+"""minigrad: gradient accumulation from scratch, in plain NumPy.
+
+Read the files in this order: tensor, functions, losses, randomness, layers, normalization,
+optimizers, accumulation; then memory, training, schedules and the edges.
+"""
+
+from minigrad.accumulation import StepReport, accumulate, micro_batches
+from minigrad.device import available, to_cpu, to_gpu
+from minigrad.functions import (
+    concatenate,
+    embedding,
+    exp,
+    linear,
+    log,
+    log_softmax,
+    logsumexp,
+    max,
+    maximum,
+    relu,
+    sigmoid,
+    sqrt,
+    stack,
+    tanh,
+    where,
+)
+from minigrad.gradcheck import gradcheck
+from minigrad.layers import (
+    MLP,
+    Dropout,
+    Embedding,
+    Linear,
+    Module,
+    ReLU,
+    Sequential,
+    Sigmoid,
+    Tanh,
+    initial_weight,
+    parameter,
+)
+from minigrad.losses import (
+    Loss,
+    absolute_error,
+    binary_cross_entropy_with_logits,
+    cross_entropy,
+    penalty,
+    per_sample,
+    squared_error,
+)
+from minigrad.memory import Memory, measure_memory
+from minigrad.normalization import BatchNorm, GroupNorm, LayerNorm, Statistics
+from minigrad.optimizers import SGD, Adam, AdamW, Optimizer, WeightAverage, clip_grad_norm
+from minigrad.randomness import Samples, drawing, manual_seed
+from minigrad.schedules import cosine, linear_decay, step_decay, warmup
+from minigrad.tensor import Tensor, fractions, no_grad
+from minigrad.training import Accumulator, NonFiniteWarning, train_step
+
+__version__ = "0.1.0"

@@ -1,0 +1,340 @@
+"""Accumulation: the gradient of one batch from its micro-batches. The subject of minigrad.
+
+A loss is a sum with a weight (losses.py), the gradient of a sum is the sum of the gradients, and
+`backward` adds (tensor.py). So the gradients of all micro-batches simply add up where they are, in
+`.grad`, whatever the sizes. At the end of the window they are divided, once, by the weight that
+was seen: `Window.finish` is the only place in minigrad where anything is divided for it.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from minigrad.layers import Module
+from minigrad.losses import WINDOW, Loss, Term, nonzero
+from minigrad.optimizers import squared_norm
+from minigrad.randomness import Samples, current_seed, drawing
+from minigrad.tensor import Tensor, constant
+
+# ------------------------------------------------------------------------ splitting a batch
+
+
+def micro_batches(
+    n: int, micro_batch_size: int | None = None, accumulation_steps: int | None = None
+) -> list[slice]:
+    """The parts of a batch of n samples: of `micro_batch_size` each, the last perhaps shorter, or
+    `accumulation_steps` parts (at most n) whose sizes differ by one at most.
+
+    Raises ValueError unless exactly one of the two is given, as a positive integer, and n > 0.
+    """
+    if (micro_batch_size is None) == (accumulation_steps is None):
+        raise ValueError(
+            "expected either micro_batch_size or accumulation_steps, got "
+            + ("neither; give one" if micro_batch_size is None else "both; leave one out")
+        )
+    if n < 1:
+        raise ValueError("the batch holds no samples, expected one or more; skip empty batches")
+    if micro_batch_size is not None:
+        size = _positive("micro_batch_size", micro_batch_size)
+        return [slice(start, min(start + size, n)) for start in range(0, n, size)]
+    k = min(_positive("accumulation_steps", accumulation_steps), n)
+    ends = [n // k * (j + 1) + min(n % k, j + 1) for j in range(k)]
+    return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def _positive(name: str, value: Any) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = 0
+    if number < 1 or isinstance(value, bool):
+        raise ValueError(f"{name} is {value!r}, expected an integer of 1 or more")
+    return number
+
+
+def _arrays(part: Any) -> list[Any]:
+    """The arrays in an array or in a tuple or dict of such."""
+    if isinstance(part, tuple | dict):
+        inside = part.values() if isinstance(part, dict) else part
+        return [array for value in inside for array in _arrays(value)]
+    if not hasattr(part, "dtype") or isinstance(part, Tensor) or not part.shape:
+        raise TypeError(
+            f"a batch holds a {type(part).__name__}, expected arrays with a first axis of samples, "
+            "or tuples and dicts of them; convert it with np.asarray"
+        )
+    return [part]
+
+
+def count_samples(batch: Any) -> int:
+    """The length of axis 0, which all arrays of the batch share. Raises ValueError if not."""
+    if not isinstance(batch, tuple) or len(batch) < 2:
+        raise TypeError(
+            f"a batch is a {type(batch).__name__}, expected a tuple (inputs, targets, ...)"
+        )
+    lengths = [len(array) for array in _arrays(batch)]
+    if min(lengths) != max(lengths):
+        raise ValueError(
+            f"the arrays of a batch hold {lengths} samples, expected the same number in each"
+        )
+    return lengths[0]
+
+
+def take(part: Any, where: slice) -> Any:
+    """The samples `where` of an array or of a tuple or dict of arrays, as views."""
+    if isinstance(part, tuple):
+        return tuple(take(value, where) for value in part)
+    if isinstance(part, dict):
+        return {key: take(value, where) for key, value in part.items()}
+    return part[where]
+
+
+def _to_device(part: Any, like: Any) -> Any:
+    """The arrays of `part` where `like` is: one micro-batch at a time moves to a GPU."""
+    if isinstance(part, tuple):
+        return tuple(_to_device(value, like) for value in part)
+    if isinstance(part, dict):
+        return {key: _to_device(value, like) for key, value in part.items()}
+    return part if type(part) is type(like) else np.asarray(part, like=like)
+
+
+# ------------------------------------------------------------------------------ the window
+
+
+@dataclass(slots=True)
+class Sum:
+    """What one unit has added up to: its total, its weight, and its gradient a parameter.
+
+    The gradient of the window's first unit is in `.grad` itself; then `gradients` is None.
+    """
+
+    total: Any
+    weight: Any
+    gradients: list[Any] | None
+
+
+@dataclass(slots=True)
+class StepReport:
+    """What a window did. `loss` is what was differentiated: of the whole window, divided as told.
+
+    weights: what was divided by, by unit. grad_norm: of the finished gradient, before clipping;
+    None for Fractions. passes: how often each sample was looked at. reason: why `updated` is False.
+    """
+
+    loss: Any
+    weights: dict[str, Any]
+    grad_norm: float | None
+    micro_batches: int
+    passes: int = 1
+    updated: bool = False
+    reason: str | None = None
+
+
+@dataclass(slots=True)
+class Window:
+    """The sums of one batch while its micro-batches come in. All share the same parameters."""
+
+    model: Module
+    parameters: list[Tensor]
+    reduction: str
+    update: int
+    seed: int = field(default_factory=current_seed)
+    samples: int = 0
+    micro_batches: int = 0
+    sums: dict[str, Sum] = field(default_factory=dict)
+    statistics: dict[Any, Any] = field(default_factory=dict)
+    penalty_moved: Any = 0
+
+    def __post_init__(self) -> None:
+        if self.reduction not in ("mean", "sum"):
+            raise ValueError(f"reduction is {self.reduction!r}, expected 'mean' or 'sum'")
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all gradients."""
+        for p in self.parameters:
+            p.grad = None
+
+    def next_samples(self, count: int) -> Samples:
+        """The draw context of the next `count` samples."""
+        start, self.samples = self.samples, self.samples + count
+        return Samples(
+            self.seed, self.update, start, self.samples, self.model.modules, self.statistics
+        )
+
+    def add(self, loss: Loss) -> None:
+        """Differentiate the loss of one micro-batch and add all it holds to the sums."""
+        if not isinstance(loss, Loss):
+            raise TypeError(
+                f"the loss is a {type(loss).__name__}, expected a Loss, a sum that knows its "
+                "weight; return mg.cross_entropy(...) or another loss of minigrad as it is, or "
+                "mg.per_sample(values) for values of your own"
+            )
+        self.micro_batches += 1
+        terms = [term for term in loss.terms if self._counts(term)]
+        for term in terms:
+            self._add_term(term, retain_graph=term is not terms[-1])
+
+    def _counts(self, term: Term) -> bool:
+        """False for a term that has nothing to add: all targets masked, or a penalty seen before."""
+        if term.unit == WINDOW and WINDOW in self.sums:
+            moved = self.sums[WINDOW].total - _total(term)
+            self.penalty_moved = self.penalty_moved + abs(moved)
+            return False
+        return hasattr(term.weight, "shape") or bool(term.weight)
+
+    def _add_term(self, term: Term, retain_graph: bool) -> None:
+        total = term.total
+        seed = np.ones_like(total.data)
+        if term.coefficient != 1:
+            seed = seed * constant(term.coefficient, seed)
+        mine = self.sums.get(term.unit)
+        if mine is None:
+            elsewhere = [None] * len(self.parameters) if self.sums else None
+            mine = self.sums[term.unit] = Sum(0, 0, elsewhere)
+        if mine.gradients is None:
+            total.backward(seed, retain_graph)
+        else:
+            self._backward_into(mine.gradients, total, seed, retain_graph)
+        mine.total = mine.total + _total(term)
+        mine.weight = mine.weight + term.weight
+
+    def _backward_into(self, gradients: list[Any], total: Tensor, seed: Any, retain: bool) -> None:
+        """Walk the tape of a further unit into buffers of its own, in place of `.grad`."""
+        kept = [(p.grad, p.home) for p in self.parameters]
+        for p, mine in zip(self.parameters, gradients, strict=True):
+            p.grad, p.home = mine, None
+        total.backward(seed, retain)
+        gradients[:] = [p.grad for p in self.parameters]
+        for p, (grad, home) in zip(self.parameters, kept, strict=True):
+            p.grad, p.home = grad, home
+
+    def finish(self, collect: Callable[[], list[Any]]) -> StepReport:
+        """Divide, once, and report: the gradient in `.grad` is now that of the whole window.
+
+        collect: gives arrays that together hold the gradients. On a GPU there is one wait in here,
+        the last thing done, for all numbers of the report together.
+        """
+        for unit, mine in self.sums.items():
+            whole = self.reduction == "sum" or unit == WINDOW
+            weight = 1 if whole else nonzero(mine.weight)
+            if mine.gradients is not None:
+                self._add_divided(mine.gradients, weight)
+            elif not whole:
+                for g in collect():
+                    g /= constant(weight, g)
+        gradients = collect()
+        exact = any(g.dtype == object for g in gradients)
+        square = None if exact else squared_norm(gradients)
+        totals = [mine.total for mine in self.sums.values()]
+        weights = [mine.weight for mine in self.sums.values()]
+        square, moved, *numbers = _fetch([square, self.penalty_moved, *totals, *weights])
+        if moved:
+            raise ValueError(
+                "mg.penalty() got another value in another micro-batch, expected a term that "
+                "depends on parameters alone; use mg.per_sample for one that depends on data"
+            )
+        totals, weights = numbers[: len(totals)], numbers[len(totals) :]
+        return StepReport(
+            loss=self._value(totals, weights),
+            weights={u: w for u, w in zip(self.sums, weights, strict=True) if u != WINDOW},
+            grad_norm=None if exact else _root(square, gradients),
+            micro_batches=self.micro_batches,
+        )
+
+    def _add_divided(self, gradients: list[Any], weight: Any) -> None:
+        """Add the gradient of a further unit to what is in `.grad`, which is divided already."""
+        for p, g in zip(self.parameters, gradients, strict=True):
+            if g is not None:
+                g /= constant(weight, g)
+                p.grad = g if p.grad is None else np.add(p.grad, g, out=p.grad)
+
+    def _value(self, totals: list[Any], weights: list[Any]) -> Any:
+        """The loss of the window: what was differentiated, divided as the gradient was."""
+        if self.reduction == "sum":
+            return sum(totals)
+        return sum(t / nonzero(w) for t, w in zip(totals, weights, strict=True))
+
+
+def _total(term: Term) -> Any:
+    """The value of a term, in float64 and still where it was computed."""
+    value = term.total.data.reshape(())
+    if value.dtype == object:
+        return constant(term.coefficient, value) * value
+    return term.coefficient * value.astype(np.float64)
+
+
+def _fetch(values: list[Any]) -> list[Any]:
+    """The values as Python numbers; those on a device come in one copy, with one wait."""
+    found = [i for i, v in enumerate(values) if hasattr(v, "dtype") and v.dtype != object]
+    if found:
+        packed = np.empty_like(values[found[0]], shape=len(found), dtype=np.float64)
+        for place, i in enumerate(found):
+            packed[place] = values[i]
+        for i, number in zip(found, packed.tolist(), strict=True):
+            values[i] = number
+    return values
+
+
+def _root(square: float, gradients: list[Any]) -> float:
+    """The square root; a square that overflowed float32 is computed again in float64."""
+    if not math.isfinite(square):
+        square = float(squared_norm(g.astype(np.float64) for g in gradients))
+    return math.sqrt(square) if square >= 0 else square
+
+
+# ------------------------------------------------------------------------------ the operation
+
+
+def run(window: Window, loss: Callable[..., Loss], batch: Any, parts: list[slice]) -> None:
+    """All micro-batches of a batch, one after the other: forward, loss, backward."""
+    like = window.parameters[0].data
+    for part in parts:
+        inputs, *targets = batch if len(parts) == 1 else take(batch, part)
+        with drawing(window.next_samples(part.stop - part.start)):
+            window.add(loss(window.model(_to_device(inputs, like)), *targets))
+
+
+def accumulate(
+    model: Module,
+    loss: Callable[..., Loss],
+    batch: tuple,
+    micro_batch_size: int | None = None,
+    *,
+    accumulation_steps: int | None = None,
+    reduction: str = "mean",
+    update: int = 0,
+) -> StepReport:
+    """Put the gradient of the whole batch in `.grad` of each parameter, a micro-batch at a time.
+
+    batch: (inputs, *targets), each an array or a tuple or dict of arrays that share axis 0. Inputs
+    go to model(inputs), the result and the targets to loss(outputs, *targets), which returns a
+    Loss. reduction: "mean" divides by the weight of the whole batch, "sum" does not divide.
+    update: the number of the update for which random layers draw.
+
+    What `.grad` held before is forgotten. After an error all gradients are None. Equal to one
+    batch: *exact* or to *rounding* for every layer but BatchNorm, for any sizes.
+    """
+    check_model(model)
+    parts = micro_batches(count_samples(batch), micro_batch_size, accumulation_steps)
+    window = Window(model, model.parameters(), reduction, update)
+    try:
+        run(window, loss, batch, parts)
+        return window.finish(lambda: [p.grad for p in window.parameters if p.grad is not None])
+    except BaseException:
+        window.clear()
+        raise
+
+
+def check_model(model: Any) -> None:
+    """Raise TypeError unless it is a Module."""
+    if not isinstance(model, Module):
+        raise TypeError(
+            f"the model is a {type(model).__name__}, expected an mg.Module; put the function into "
+            "the forward() of one"
+        )

@@ -1,0 +1,296 @@
+"""Every operation that is not an operator of Tensor: the forward line, then its pullback.
+
+`record(y, parents, pullback)` puts an operation on the tape; `g` is always the gradient of the
+result, and a pullback returns one gradient a parent. Sorted by complexity: elementwise functions,
+reductions, joining and looking up, and last the fused operations, whose closed-form gradients are
+derived in a comment and held against the composition of simple operations by a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from minigrad.tensor import Tensor, record, wide_sum
+
+
+def as_tensor(x: Any, like: Tensor | None = None) -> Tensor:
+    """`x` itself if it is a Tensor, else a constant Tensor, of the dtype and device of `like`."""
+    if like is None:
+        return x if isinstance(x, Tensor) else Tensor(x)
+    return like.operand(x if hasattr(x, "dtype") else np.asarray(x))
+
+
+# ------------------------------------------------------------------------------- elementwise
+
+
+def exp(x: Any) -> Tensor:
+    """e to the x, elementwise. Shape (...) -> (...)."""
+    x = as_tensor(x)
+    y = np.exp(x.data)
+    return record(y, (x,), lambda g: (g * y,))
+
+
+def log(x: Any) -> Tensor:
+    """Natural logarithm, elementwise. Shape (...) -> (...)."""
+    x = as_tensor(x)
+    data = x.data
+    return record(np.log(data), (x,), lambda g: (g / data,))
+
+
+def sqrt(x: Any) -> Tensor:
+    """Square root, elementwise. Shape (...) -> (...)."""
+    x = as_tensor(x)
+    y = np.sqrt(x.data)
+    return record(y, (x,), lambda g: (g / (y + y),))
+
+
+def tanh(x: Any) -> Tensor:
+    """Hyperbolic tangent, elementwise. Shape (...) -> (...)."""
+    x = as_tensor(x)
+    y = np.tanh(x.data)
+    return record(y, (x,), lambda g: (g * (1 - y * y),))
+
+
+def sigmoid(x: Any) -> Tensor:
+    """1 / (1 + exp(-x)), elementwise, without overflow. Shape (...) -> (...)."""
+    x = as_tensor(x)
+    y = _sigmoid(x.data)
+    return record(y, (x,), lambda g: (g * y * (1 - y),))
+
+
+def _sigmoid(z: Any) -> Any:
+    e = np.exp(-np.abs(z))  # in (0, 1], whatever the sign of z
+    return np.where(z >= 0, 1, e) / (1 + e)
+
+
+def relu(x: Any) -> Tensor:
+    """max(x, 0), elementwise; the gradient at 0 is 0. Shape (...) -> (...)."""
+    x = as_tensor(x)
+    y = np.maximum(x.data, 0)
+    return record(y, (x,), lambda g: (g * (y > 0),))
+
+
+def maximum(x: Any, y: Any) -> Tensor:
+    """The larger of x and y, elementwise with broadcasting; equal ones share the gradient."""
+    x, y = _pair(x, y)
+    a, b = x.data, y.data
+    return record(
+        np.maximum(a, b),
+        (x, y),
+        lambda g: (g * (a > b) + g * (a == b) / 2, g * (b > a) + g * (a == b) / 2),
+    )
+
+
+def where(condition: Any, x: Any, y: Any) -> Tensor:
+    """x where the boolean array `condition` is true, else y; all three broadcast."""
+    x, y = _pair(x, y)
+    chosen = np.asarray(condition, dtype=bool, like=x.data)
+    # A product with the mask would turn a NaN in the branch not taken into a NaN gradient.
+    return record(
+        np.where(chosen, x.data, y.data),
+        (x, y),
+        lambda g: (np.where(chosen, g, 0), np.where(chosen, 0, g)),
+    )
+
+
+def _pair(x: Any, y: Any) -> tuple[Tensor, Tensor]:
+    """Two operands of one dtype, of which at least one is a Tensor or an array."""
+    if isinstance(y, Tensor) and not isinstance(x, Tensor):
+        return y.operand(x), y
+    x = as_tensor(x)
+    return x, x.operand(y)
+
+
+# -------------------------------------------------------------------------------- reductions
+
+
+def max(x: Any, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """The largest element over `axis` (all if None); equal ones share the gradient."""
+    x = as_tensor(x)
+    data = x.data
+    top = np.max(data, axis=axis, keepdims=True)
+
+    def pullback(g: Any) -> tuple:
+        if axis is not None and not keepdims:
+            g = np.expand_dims(g, axis)
+        tops = data == top
+        return (g * tops / np.sum(tops, axis=axis, keepdims=True).astype(data.dtype),)
+
+    y = top if keepdims else np.max(data, axis=axis)
+    return record(y, (x,), pullback)
+
+
+def logsumexp(x: Any, axis: int = -1, keepdims: bool = False) -> Tensor:
+    """log(sum(exp(x))) over `axis`, without overflow: the maximum is taken out of the sum."""
+    x = as_tensor(x)
+    top = np.max(x.data, axis=axis, keepdims=True)
+    e = np.exp(x.data - top)
+    total = wide_sum(e, axis, keepdims=True)
+    y = np.log(total) + top
+    softmax = e / total
+
+    def pullback(g: Any) -> tuple:
+        return ((g if keepdims else np.expand_dims(g, axis)) * softmax,)
+
+    return record(y if keepdims else np.squeeze(y, axis), (x,), pullback)
+
+
+def log_softmax(x: Any, axis: int = -1) -> Tensor:
+    """x - logsumexp(x) over `axis`: logarithms of probabilities. Shape (...) -> (...)."""
+    x = as_tensor(x)
+    shifted = x.data - np.max(x.data, axis=axis, keepdims=True)
+    y = shifted - np.log(wide_sum(np.exp(shifted), axis, keepdims=True))
+    return record(y, (x,), lambda g: (g - np.exp(y) * wide_sum(g, axis, keepdims=True),))
+
+
+# ------------------------------------------------------------------- joining and looking up
+
+
+def concatenate(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
+    """The tensors one after the other along `axis`."""
+    tensors = _one_dtype(tensors)
+    ends = np.cumsum([t.shape[axis] for t in tensors])[:-1].tolist()
+    return record(
+        np.concatenate([t.data for t in tensors], axis=axis),
+        tuple(tensors),
+        lambda g: tuple(np.split(g, ends, axis=axis)),
+    )
+
+
+def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
+    """The tensors, all of one shape, side by side along a new `axis`."""
+    tensors = _one_dtype(tensors)
+    count = len(tensors)
+    return record(
+        np.stack([t.data for t in tensors], axis=axis),
+        tuple(tensors),
+        lambda g: tuple(np.take(g, i, axis=axis) for i in range(count)),
+    )
+
+
+def _one_dtype(tensors: Sequence[Any]) -> list[Tensor]:
+    if not len(tensors):
+        raise ValueError("joining got no tensors, expected at least one")
+    first = next((t for t in tensors if isinstance(t, Tensor)), None)
+    return [as_tensor(t, like=first) for t in tensors]
+
+
+def embedding(weight: Tensor, indices: Any) -> Tensor:
+    """Rows of `weight` (rows, d) at integer `indices` (...) -> (..., d); repeated rows add up.
+
+    Raises IndexError for an index outside the table, where it lies on the host.
+    """
+    indices = check_integers(indices, weight.shape[0], "embedding() got index", "row")
+    indices = np.asarray(indices, like=weight.data)
+    shape = weight.shape
+
+    def pullback(g: Any) -> tuple:
+        rows = np.zeros_like(g, shape=shape)
+        np.add.at(rows, indices, g)
+        return (rows,)
+
+    return record(weight.data[indices], (weight,), pullback)
+
+
+def check_integers(values: Any, bound: int, what: str, of: str) -> Any:
+    """`values` if they are integers in [0, bound). On a GPU they are trusted: a look would wait."""
+    values = np.asarray(values) if isinstance(values, list | tuple | int) else values
+    if values.dtype.kind not in "iu":
+        raise TypeError(f"{what}s of dtype {values.dtype}, expected integers; use .astype(int)")
+    if isinstance(values, np.ndarray) and values.size:
+        low, high = values.min(), values.max()
+        if low < 0 or high >= bound:
+            wrong = low if low < 0 else high
+            raise IndexError(
+                f"{what} {wrong}, expected 0 to {bound - 1}, one of {bound} {of}s; correct the data"
+            )
+    return values
+
+
+# ----------------------------------------------------------------------------------- fused
+
+
+def linear(x: Any, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x @ weight + bias. Shapes (..., inputs), (inputs, outputs), (outputs,) -> (..., outputs).
+
+    All axes of x but the last are samples. For y = x W + b, the loss changes by
+    sum_i g_i . (dx_i W + x_i dW + db), so that dx = g W^T, dW = x^T g = sum_i x_i g_i^T and
+    db = sum_i g_i: the gradients of the parameters are sums over the samples.
+    """
+    x = as_tensor(x, like=weight)
+    inputs, outputs = weight.shape
+    shape = x.shape
+    if not shape or shape[-1] != inputs:
+        raise ValueError(
+            f"linear() got inputs of shape {shape}, expected (..., {inputs}): the weight has shape "
+            f"{weight.shape}, and the last axis of the inputs must be its first"
+        )
+    rows, W = x.data, weight.data
+    if len(shape) != 2:
+        rows = rows.reshape(-1, inputs)
+    y = rows @ W
+    if bias is not None:
+        y += weight.operand(bias).data
+    if len(shape) != 2:
+        y = y.reshape(*shape[:-1], outputs)
+
+    def pullback(g: Any) -> tuple:
+        g = g.reshape(-1, outputs)
+        product = np.multiply if len(g) == 1 else np.matmul  # an outer product is 4 times faster
+        dx = lambda out: (g @ W.T).reshape(shape)  # noqa: E731
+        dW = lambda out: product(rows.T, g, out=out)  # noqa: E731
+        # A product with ones is a sum over the rows, twice as fast as g.sum(axis=0).
+        return (dx, dW) if bias is None else (dx, dW, np.ones_like(g, shape=len(g)) @ g)
+
+    return record(y, (x, weight) if bias is None else (x, weight, bias), pullback)
+
+
+def standardize(x: Any, axis: int | tuple[int, ...], eps: float) -> Tensor:
+    """(x - mean) / sqrt(variance + eps) over `axis`, the biased variance. Shape (...) -> (...).
+
+    With n terms, r = 1/sqrt(var + eps) and y = (x - mu) r: the projections on 1 and on y are
+    removed from the gradient, dx = r (g - sum(g)/n - y sum(g y)/n) (Ioffe & Szegedy 2015).
+    """
+    x = as_tensor(x)
+    centred = x.data - x.data.mean(axis=axis, keepdims=True)
+    r = 1 / np.sqrt((centred * centred).mean(axis=axis, keepdims=True) + eps)
+    y = centred * r
+
+    def pullback(g: Any) -> tuple:
+        along = (g * y).mean(axis=axis, keepdims=True)
+        return (r * (g - g.mean(axis=axis, keepdims=True) - y * along),)
+
+    return record(y, (x,), pullback)
+
+
+def batch_norm(x: Any, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Any, Any]:
+    """Standardize each column of x (n, c) over its n rows, times `weight` (c,) plus `bias` (c,).
+
+    Returns the result (n, c), the mean (c,) and the sum of squared deviations (c,).
+    The gradient is that of `standardize`, whose two sums are those of the parameters:
+    dweight = sum(g y), dbias = sum(g), dx = weight r (g - dbias/n - y dweight/n).
+    """
+    x = as_tensor(x, like=weight)
+    n = len(x.data)
+    ones = np.ones_like(x.data, shape=n)
+    mean = ones @ x.data / n
+    y = x.data - mean
+    squares = np.einsum("ij,ij->j", y, y)
+    r = 1 / np.sqrt(squares / n + eps)
+    y *= r
+    gamma = weight.data
+
+    def pullback(g: Any) -> tuple:
+        dweight, dbias = np.einsum("ij,ij->j", g, y), ones @ g
+        dx = y * (dweight / -n)
+        dx += g
+        dx -= dbias / n
+        dx *= gamma * r
+        return dx, dweight, dbias
+
+    result = y * gamma
+    result += bias.data
+    return record(result, (x, weight, bias), pullback), mean, squares

@@ -1,0 +1,74 @@
+"""Is a gradient right? Compare it with differences of function values (as HIPS autograd does).
+
+For y = f(x) and any weights c of the outputs, the directional derivative of c . y along d is
+(c . f(x + h d) - c . f(x - h d)) / 2h up to O(h^2): no gradient is needed to compute it. It must
+equal grad . d. Random c and d make it all but impossible for a wrong gradient to pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+
+def gradcheck(
+    f: Callable[..., Any],
+    *inputs: Any,
+    seed: int = 0,
+    step: float = 1e-5,
+    tolerance: float = 1e-7,
+    trials: int = 3,
+) -> float:
+    """Check the gradient of f(*inputs) with respect to each input; returns the largest error.
+
+    inputs: float64 leaf Tensors that require gradients. Errors are relative to the sizes of the
+    gradient and of the direction. Every input needs a gradient of its own shape and dtype that is
+    not zero: a zero gradient would agree with any f that ignores the input, or kills it.
+    Raises AssertionError that names the input, with what was expected and found.
+    """
+    rng = np.random.default_rng(seed)
+    largest = 0.0
+    for _ in range(trials):
+        for x in inputs:
+            x.grad = None
+        y = f(*inputs)
+        weights = rng.standard_normal(y.data.shape)
+        y.backward(weights)
+        for i, x in enumerate(inputs):
+            _require(x.grad is not None, f"input {i} got no gradient, expected one")
+            _require(
+                x.grad.shape == x.data.shape and x.grad.dtype == x.data.dtype,
+                f"the gradient of input {i} has shape {x.grad.shape} and dtype {x.grad.dtype}, "
+                f"expected {x.data.shape} and {x.data.dtype}",
+            )
+            direction = rng.standard_normal(x.data.shape)
+            found = float(np.sum(x.grad * direction))
+            expected = _slope(f, inputs, i, weights, direction, step)
+            size = float(np.linalg.norm(x.grad) * np.linalg.norm(direction))
+            _require(size > 0, f"the gradient of input {i} is zero: the check would prove nothing")
+            error = abs(found - expected) / size
+            _require(
+                error <= tolerance,
+                f"input {i}: the slope along a random direction is {expected:.9g} by differences "
+                f"but {found:.9g} by the gradient, an error of {error:.1e} of its size",
+            )
+            largest = max(largest, error)
+    return largest
+
+
+def _slope(f: Any, inputs: Any, i: int, weights: Any, direction: Any, step: float) -> float:
+    """The central difference of weights . f along `direction` of input i."""
+    kept = inputs[i].data
+    values = []
+    for h in (step, -step):
+        inputs[i].data = kept + h * direction
+        values.append(float(np.sum(weights * f(*inputs).data)))
+    inputs[i].data = kept
+    return (values[0] - values[1]) / (2 * step)
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise AssertionError(message)

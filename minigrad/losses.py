@@ -1,0 +1,315 @@
+"""Losses: sums that know how much they weigh.
+
+A mean cannot be accumulated: the mean of the means of uneven parts is not the mean of the whole.
+A sum can, and so can its weight. A `Loss` therefore keeps both apart, and whoever ends the window
+(accumulation.py) divides the sum of the sums by the sum of the weights, once. Weights come from
+targets and masks, never from parameters: only then is the gradient of the quotient the quotient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from minigrad.functions import _sigmoid, as_tensor, check_integers
+from minigrad.tensor import Tensor, record, wide_sum
+
+WINDOW = "window"  # the unit of a term that does not depend on data: it counts once a window
+
+
+@dataclass(slots=True)
+class Term:
+    """coefficient * total, a sum over units (samples, tokens, ...) that weighs `weight`.
+
+    total: a Tensor of one element. weight: a number, or an array of one element on a device.
+    """
+
+    unit: str
+    coefficient: Any
+    total: Tensor
+    weight: Any
+
+
+class Loss:
+    """A sum of terms, at most one a unit. `a + b` joins the terms, `c * loss` scales them."""
+
+    __slots__ = ("terms",)
+
+    def __init__(self, terms: list[Term]) -> None:
+        self.terms = terms
+
+    def mean(self) -> Tensor:
+        """Each term divided by its weight, added up: for showing and for loops by hand."""
+        return self._combine(lambda term: term.total / nonzero(term.weight))
+
+    def sum(self) -> Tensor:
+        """The terms added up, not divided."""
+        return self._combine(lambda term: term.total)
+
+    def _combine(self, value: Any) -> Tensor:
+        first, *others = (t.coefficient * value(t) for t in self.terms)
+        for other in others:
+            first = first + other
+        return first
+
+    def __add__(self, other: Any) -> Loss:
+        if not isinstance(other, Loss):
+            raise TypeError(
+                f"a Loss was added to a {type(other).__name__}, expected a Loss; use mg.penalty(t) "
+                "for a term that does not depend on data, mg.per_sample(values) for one that does"
+            )
+        terms = {term.unit: term for term in self.terms}
+        for term in other.terms:
+            mine = terms.get(term.unit)
+            terms[term.unit] = term if mine is None else _merge(mine, term)
+        return Loss(list(terms.values()))
+
+    __radd__ = __add__
+
+    def __mul__(self, factor: float | Fraction) -> Loss:
+        if not isinstance(factor, int | float | Fraction | np.number):
+            raise TypeError(
+                f"a Loss was multiplied by a {type(factor).__name__}, expected a number; weigh "
+                "samples with sample_weights"
+            )
+        return Loss([replace(t, coefficient=factor * t.coefficient) for t in self.terms])
+
+    __rmul__ = __mul__
+
+    def __sub__(self, other: Any) -> Loss:
+        return self + -1 * other
+
+    def __truediv__(self, divisor: float | Fraction) -> Loss:
+        return self * (1 / divisor)
+
+    def __repr__(self) -> str:
+        terms = (f"{t.coefficient} * {t.total.data} {t.unit} / {t.weight}" for t in self.terms)
+        return f"Loss({' + '.join(terms)})"
+
+
+def _merge(a: Term, b: Term) -> Term:
+    """Two terms of one unit as one. They must weigh the same, or one division could not serve."""
+    same = a.weight is b.weight
+    if not same and not (hasattr(a.weight, "shape") or hasattr(b.weight, "shape")):
+        same = a.weight == b.weight  # both lie on the host: to compare costs no wait
+    if not same and a.unit != WINDOW:
+        raise ValueError(
+            f"two losses count in the unit {a.unit!r} but weigh {a.weight} and {b.weight}; name "
+            "the unit of one of them, as in mg.squared_error(y, t, unit='reward')"
+        )
+    return Term(a.unit, 1, a.coefficient * a.total + b.coefficient * b.total, a.weight)
+
+
+def nonzero(weight: Any) -> Any:
+    """The weight as a divisor: 1 in place of 0, where the sum is 0 too. No look at a device."""
+    return weight + (weight == 0)
+
+
+def per_sample(values: Tensor, sample_weights: Any = None, unit: str | None = None) -> Loss:
+    """The Loss of your own: one value a sample, any shape (n, ...), each a function of its sample.
+
+    sample_weights: array of that shape or of its first axes, or None for ones.
+    """
+    if not isinstance(values, Tensor) or values.ndim == 0:
+        raise TypeError(
+            "per_sample() got "
+            + (f"a {type(values).__name__}" if not isinstance(values, Tensor) else "one number")
+            + ", expected a Tensor with one value a sample; do not sum or average it yourself"
+        )
+    if sample_weights is None:
+        return _loss(values.sum(), values.data.size, unit or _unit(values.shape))
+    w = _host_weights(sample_weights, values.shape)
+    each = values.data.size // w.size if w.size else 0
+    return _loss((values * w).sum(), _total(w) * each, unit or "weight")
+
+
+def penalty(value: Tensor) -> Loss:
+    """A term that depends on parameters alone (weight decay, say): it counts once a window.
+
+    value: Tensor of one element. It costs one more gradient buffer, as every further unit does.
+    """
+    if not isinstance(value, Tensor) or value.data.size != 1:
+        raise TypeError("penalty() expects a Tensor of one element; sum it over the parameters")
+    return _loss(value, 1, WINDOW)
+
+
+def _loss(total: Tensor, weight: Any, unit: str) -> Loss:
+    return Loss([Term(unit, 1, total, weight)])
+
+
+def _unit(shape: tuple[int, ...]) -> str:
+    """What one value of this shape (n, ...) belongs to: a sample, if each has only one."""
+    return "sample" if len(shape) == 1 or np.prod(shape[1:]) == 1 else "element"
+
+
+def _host_weights(weights: Any, shape: tuple[int, ...]) -> Any:
+    """Weights checked against the values' `shape` and given as many axes, so that they broadcast."""
+    w = weights if hasattr(weights, "dtype") else np.asarray(weights)
+    if w.ndim == 0 or w.shape != shape[: w.ndim]:
+        raise ValueError(f"sample_weights have shape {w.shape}, expected {shape} or its first axes")
+    on_host = isinstance(w, np.ndarray)  # a look at a device would wait
+    if on_host and not (np.all(w >= 0) and (w.dtype == object or np.all(np.isfinite(w)))):
+        raise ValueError("sample_weights hold a negative or non-finite number; correct them")
+    return w.reshape(w.shape + (1,) * (len(shape) - w.ndim))
+
+
+def _total(weights: Any) -> Any:
+    """Their sum: a Python number for weights on the host (in float64), else a device array."""
+    wide = np.float64 if weights.dtype.kind == "f" else None
+    total = weights.sum(dtype=wide)
+    return total.item() if isinstance(total, np.generic) else total
+
+
+# --------------------------------------------------------------------------- regression
+
+
+def squared_error(
+    prediction: Tensor, target: Any, sample_weights: Any = None, unit: str | None = None
+) -> Loss:
+    """(prediction - target)^2, summed. Both (n, ...); it weighs the number of elements.
+
+    sample_weights: (n,) or more axes of the prediction's shape; then it weighs their sum.
+    """
+    difference = _difference(prediction, target, "squared_error")
+    return per_sample(difference * difference, sample_weights, unit)
+
+
+def absolute_error(
+    prediction: Tensor, target: Any, sample_weights: Any = None, unit: str | None = None
+) -> Loss:
+    """|prediction - target|, summed; the gradient at 0 is 0. Shapes as in `squared_error`."""
+    difference = _difference(prediction, target, "absolute_error")
+    d = difference.data
+    values = record(np.abs(d), (difference,), lambda g: (g * (d > 0) - g * (d < 0),))
+    return per_sample(values, sample_weights, unit)
+
+
+def _difference(prediction: Any, target: Any, name: str) -> Tensor:
+    prediction = as_tensor(prediction)
+    target = as_tensor(target, like=prediction)
+    if prediction.shape != target.shape:
+        raise ValueError(
+            f"{name}() got predictions of shape {prediction.shape} and targets of shape "
+            f"{target.shape}, expected one shape: (n, 1) and (n,) would be paired each with each; "
+            "reshape one of them"
+        )
+    return prediction - target
+
+
+# ------------------------------------------------------------------------ classification
+
+
+def binary_cross_entropy_with_logits(
+    logits: Tensor, target: Any, sample_weights: Any = None, unit: str | None = None
+) -> Loss:
+    """-t log s(z) - (1 - t) log(1 - s(z)) with s the sigmoid, summed. Logits z and targets t (n, ...).
+
+    Computed as max(z, 0) - z t + log(1 + exp(-|z|)), which never overflows; its derivative is
+    s(z) - t. Targets are numbers from 0 to 1.
+    """
+    logits = as_tensor(logits)
+    t = as_tensor(target, like=logits).data
+    z = logits.data
+    if z.shape != t.shape:
+        raise ValueError(
+            f"binary_cross_entropy_with_logits() got logits of shape {z.shape} and targets of "
+            f"shape {t.shape}, expected one shape; reshape one of them"
+        )
+    y = np.maximum(z, 0) - z * t + np.log1p(np.exp(-np.abs(z)))
+    values = record(y, (logits,), lambda g: (g * (_sigmoid(z) - t),))
+    return per_sample(values, sample_weights, unit)
+
+
+def cross_entropy(
+    logits: Tensor,
+    labels: Any,
+    *,
+    ignore_index: int = -100,
+    class_weights: Any = None,
+    label_smoothing: float = 0.0,
+    sample_weights: Any = None,
+    unit: str | None = None,
+) -> Loss:
+    """-log softmax(logits)[label], summed over the labels that count.
+
+    logits: (..., classes), the classes last. labels: integers (...), on the host, so that they can
+    be checked and counted before they move. Labels equal to `ignore_index` count for nothing.
+    class_weights: (classes,), the weight of a label by its class. sample_weights: (...) or its
+    first axes. The Loss weighs the sum of the weights of the labels that count, 1 each if no
+    weights are given. label_smoothing: e in [0, 1]; the target is (1 - e) onehot + e / classes
+    (Szegedy et al. 2016, section 7), weighted by class as PyTorch does.
+
+    Raises IndexError for a label that is no class, ValueError for shapes that do not fit.
+    """
+    logits = as_tensor(logits)
+    labels = labels if hasattr(labels, "dtype") else np.asarray(labels)
+    classes = logits.shape[-1] if logits.ndim else 0
+    if labels.shape != logits.shape[:-1] or not logits.ndim:
+        raise ValueError(
+            f"cross_entropy() got logits of shape {logits.shape} and labels of shape "
+            f"{labels.shape}, expected logits (..., classes) and one integer label for each ..."
+        )
+    z, y = logits.data.reshape(-1, classes), labels.reshape(-1)
+    n = len(y)
+    y, rows = _count(y, classes, ignore_index)
+    if sample_weights is not None:
+        samples = _host_weights(sample_weights, labels.shape)
+        samples = np.broadcast_to(samples, labels.shape).reshape(-1)
+        rows = samples if rows is None else rows * samples
+    w = rows
+    if class_weights is not None:
+        by_class = np.asarray(class_weights, like=y)
+        if by_class.shape != (classes,):
+            raise ValueError(
+                f"class_weights have shape {by_class.shape}, expected ({classes},), one a class"
+            )
+        w = by_class[y] if rows is None else rows * by_class[y]
+    weight = n if w is None else _total(w)
+    if w is not None:
+        w = np.asarray(w, dtype=z.dtype, like=z)
+    y, index = np.asarray(y, like=z), np.arange(n, like=z)
+
+    shifted = z - np.max(z, axis=1, keepdims=True)
+    p = np.exp(shifted)
+    s = wide_sum(p, 1, keepdims=True)
+    p /= s
+    # With targets q, the total is sum(q (log s - shifted)), whose derivative is p sum(q) - q.
+    if not label_smoothing:
+        values = np.log(s[:, 0]) - shifted[index, y]
+        total = wide_sum(values if w is None else values * w)
+    else:
+        q = np.ones_like(z) * (label_smoothing / classes)
+        if rows is not None:
+            q *= np.asarray(rows, dtype=z.dtype, like=z)[:, None]
+        if class_weights is not None:
+            q *= np.asarray(by_class, dtype=z.dtype, like=z)
+        q[index, y] += (1 - label_smoothing) * (1 if w is None else w)
+        total = wide_sum(q * (np.log(s) - shifted))
+
+    def pullback(g: Any) -> tuple:
+        if label_smoothing:
+            dz = (p * wide_sum(q, 1, keepdims=True) - q) * g
+        else:
+            weights = g if w is None else g * w
+            dz = p * (g if w is None else weights[:, None])
+            dz[index, y] -= weights
+        return (dz.reshape(logits_shape),)
+
+    logits_shape = logits.shape
+    weighted = class_weights is not None or sample_weights is not None
+    unit = unit or ("weight" if weighted else "sample" if labels.ndim < 2 else "token")
+    return _loss(record(total, (logits,), pullback), weight, unit)
+
+
+def _count(labels: Any, classes: int, ignore_index: int) -> tuple[Any, Any]:
+    """The labels (n,), 0 where they are ignored, and a mask of those that count; None for all."""
+    if isinstance(labels, np.ndarray) and labels.size:
+        low, high = labels.min(), labels.max()
+        if 0 <= low and high < classes and not low <= ignore_index <= high:
+            return check_integers(labels, classes, "cross_entropy() got label", "class"), None
+    counted = labels != ignore_index
+    labels = np.where(counted, labels, 0)
+    return check_integers(labels, classes, "cross_entropy() got label", "class"), counted

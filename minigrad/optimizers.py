@@ -1,0 +1,370 @@
+"""Optimizers: one update of all parameters from their gradients.
+
+An optimizer lays its parameters side by side in one flat array, and their gradients and its own
+state in arrays like it: an update is then a few lines over vectors, as in the papers. A parameter
+stays an array of its own shape: a view of its part. What must happen once per update, weight decay
+and the count of updates, happens in here; that an update is made once a window is training.py's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from minigrad.tensor import Tensor, constant, gradient_dtype
+
+BLOCK = 1 << 16  # elements that an update works on at a time: its scratch stays in the cache
+
+
+class Flat:
+    """Parameters of one dtype side by side: `data` and `gradients`, and a view of each a parameter."""
+
+    def __init__(self, parameters: list[Tensor]) -> None:
+        self.parameters = parameters
+        first = parameters[0].data
+        ends = np.cumsum([p.data.size for p in parameters]).tolist()
+        self.parts = [slice(e - p.data.size, e) for p, e in zip(parameters, ends, strict=True)]
+        self.data = np.empty_like(first, shape=ends[-1])
+        self.gradients = np.empty_like(first, shape=ends[-1], dtype=gradient_dtype(first))
+        self.views = [self._view(self.data, i) for i in range(len(parameters))]
+        self.homes = [self._view(self.gradients, i) for i in range(len(parameters))]
+        self.gather()
+
+    def _view(self, flat: Any, i: int) -> Any:
+        return flat[self.parts[i]].reshape(self.parameters[i].data.shape)
+
+    def gather(self) -> None:
+        """Bring home what was replaced by another array since: `p.data = ...`, `p.grad = ...`."""
+        for p, view, home in zip(self.parameters, self.views, self.homes, strict=True):
+            if p.data is not view:
+                if type(p.data) is not type(view) or p.data.dtype != view.dtype:
+                    raise TypeError(
+                        "a parameter changed its dtype or device after the optimizer was made; "
+                        "convert the model first, then make the optimizer"
+                    )
+                view[...] = p.data
+                p.data = view
+            if p.grad is not None and p.grad is not home:
+                home[...] = p.grad
+                p.grad = home
+            p.home = home
+
+    def runs(self) -> Iterator[slice]:
+        """The parts with a gradient, neighbours joined. A parameter without one stays as it is."""
+        start = stop = 0
+        for p, part in zip(self.parameters, self.parts, strict=True):
+            if p.grad is not None:
+                start, stop = (start if stop == part.start else part.start), part.stop
+            elif start < stop:
+                yield slice(start, stop)
+                start = stop = part.stop
+        if start < stop:
+            yield slice(start, stop)
+
+
+class Optimizer:
+    """What all optimizers share. A subclass names its `states` and writes `update`.
+
+    lr: the learning rate, a number or a function of the number of updates made so far
+    (schedules.py): so a schedule cannot count anything but updates.
+    """
+
+    states: tuple[str, ...] = ()
+
+    def __init__(
+        self, parameters: Iterable[Tensor], lr: float | Callable[[int], float], weight_decay: float
+    ) -> None:
+        self.parameters = list(dict.fromkeys(parameters))
+        if not self.parameters or not all(_is_leaf(p) for p in self.parameters):
+            raise ValueError(
+                f"{type(self).__name__}() got parameters that are not all leaf Tensors, expected "
+                "one or more; pass model.parameters()"
+            )
+        if not callable(lr) and not lr >= 0:
+            raise ValueError(f"{type(self).__name__}() got lr = {lr}, expected 0 or more")
+        if not weight_decay >= 0:
+            raise ValueError(
+                f"{type(self).__name__}() got weight_decay = {weight_decay}, expected 0 or more"
+            )
+        self.lr, self.weight_decay, self.updates = lr, weight_decay, 0
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        """One Flat a dtype, and zeros for each state."""
+        by_dtype: dict[Any, list[Tensor]] = {}
+        for p in self.parameters:
+            by_dtype.setdefault((type(p.data), p.data.dtype), []).append(p)
+        self.flats = [Flat(parameters) for parameters in by_dtype.values()]
+        self.state = [
+            {name: np.zeros_like(flat.gradients) for name in self.states} for flat in self.flats
+        ]
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the next update."""
+        rate = self.lr(self.updates) if callable(self.lr) else self.lr
+        return rate.item() if isinstance(rate, np.generic) else rate
+
+    def zero_grad(self) -> None:
+        """Forget all gradients. The next one is written over what is there, not added."""
+        for p in self.parameters:
+            p.grad = None
+
+    def gradients(self) -> list[Any]:
+        """Flat arrays that hold all gradients there are, each element once; not copies."""
+        for flat in self.flats:
+            flat.gather()
+        return [flat.gradients[run] for flat in self.flats for run in flat.runs()]
+
+    def step(self) -> None:
+        """One update of every parameter that has a gradient, by the gradient as it stands."""
+        self.gradients()
+        self.write(self.scratch())
+
+    def scratch(self) -> list[Any]:
+        """The memory that an update needs, so that it cannot fail for lack of it half-way."""
+        return [
+            np.empty_like(f.gradients, shape=(2, min(BLOCK, f.gradients.size))) for f in self.flats
+        ]
+
+    def write(self, scratch: list[Any]) -> None:
+        """The update itself, block by block."""
+        rate = self.rate
+        self.updates += 1
+        for flat, state, spare in zip(self.flats, self.state, scratch, strict=True):
+            for run in flat.runs():
+                for start in range(run.start, run.stop, BLOCK):
+                    block = slice(start, min(start + BLOCK, run.stop))
+                    p, g = flat.data[block], flat.gradients[block]
+                    s, t = spare[:, : block.stop - start]
+                    self.update(p, g, rate, s, t, *(state[name][block] for name in self.states))
+
+    def update(self, p: Any, g: Any, lr: float, s: Any, t: Any, *states: Any) -> None:
+        """Change the block `p` and its states in place, but not its gradient `g`. s, t: scratch of
+        the same length. `self.updates` counts this update already."""
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Any]:
+        """The number of updates, and copies of each state, by name, one array a parameter."""
+        saved: dict[str, Any] = {"updates": self.updates}
+        for name in self.states:
+            arrays = {}
+            for flat, state in zip(self.flats, self.state, strict=True):
+                for i, p in enumerate(flat.parameters):
+                    arrays[p] = flat._view(state[name], i).copy()
+            saved[name] = [arrays[p] for p in self.parameters]
+        return saved
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken. Raises KeyError or ValueError if it does not fit."""
+        if saved.keys() != {"updates", *self.states}:
+            raise KeyError(
+                f"load_state_dict() got the keys {sorted(saved)}, expected "
+                f"{sorted(('updates', *self.states))}; load what the same optimizer saved"
+            )
+        shapes = [p.data.shape for p in self.parameters]
+        for name in self.states:
+            if [np.shape(array) for array in saved[name]] != shapes:
+                raise ValueError(
+                    f"load_state_dict() got {name!r} for parameters of other shapes, expected "
+                    f"{shapes}; load what an optimizer of the same model saved"
+                )
+        place = {p: i for i, p in enumerate(self.parameters)}
+        self.updates = saved["updates"]
+        for flat, state in zip(self.flats, self.state, strict=True):
+            for i, p in enumerate(flat.parameters):
+                for name in self.states:
+                    view = flat._view(state[name], i)
+                    view[...] = np.asarray(saved[name][place[p]], dtype=view.dtype, like=view)
+
+    def __getstate__(self) -> dict[str, Any]:
+        copied = {key: value for key, value in vars(self).items() if key not in ("flats", "state")}
+        return copied | {"saved": self.state_dict()}
+
+    def __setstate__(self, copied: dict[str, Any]) -> None:
+        saved = copied.pop("saved")
+        vars(self).update(copied)
+        self._lay_out()  # views do not survive a copy: lay out anew
+        self.load_state_dict(saved)
+
+
+def _is_leaf(p: Any) -> bool:
+    return isinstance(p, Tensor) and p.node is None
+
+
+class SGD(Optimizer):
+    """p <- p - lr v, with v <- momentum v + g, and g the gradient plus weight_decay p.
+
+    nesterov: p <- p - lr (g + momentum v). PyTorch's forms, without dampening: lr stands outside
+    of v (Sutskever et al. 2013 have it inside; equal while lr is constant).
+    """
+
+    states = ("velocity",)
+
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        lr: float | Callable[[int], float],
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        weight_decay: float = 0.0,
+    ) -> None:
+        if not momentum >= 0 or (nesterov and not momentum):
+            raise ValueError(f"SGD() got momentum = {momentum} with nesterov = {nesterov}, "
+                             "expected 0 or more, and more than 0 for nesterov")
+        if not momentum:
+            self.states = ()
+        self.momentum, self.nesterov = momentum, nesterov
+        super().__init__(parameters, lr, weight_decay)
+
+    def update(self, p: Any, g: Any, lr: float, s: Any, t: Any, *velocity: Any) -> None:
+        lr, momentum, decay = (constant(h, p) for h in (lr, self.momentum, self.weight_decay))
+        if decay:
+            g = np.add(np.multiply(p, decay, out=t), g, out=t)
+        for v in velocity:
+            v *= momentum
+            v += g
+        if self.nesterov or not velocity:
+            p -= np.multiply(g, lr, out=s)
+        for v in velocity:
+            p -= np.multiply(v, lr * momentum if self.nesterov else lr, out=s)
+
+
+class Adam(Optimizer):
+    """m <- b1 m + (1 - b1) g, v <- b2 v + (1 - b2) g^2, and with t the number of updates
+    p <- p - lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps) (Kingma & Ba 2015, algorithm 1).
+
+    weight_decay adds weight_decay p to the gradient; AdamW decays apart from it.
+    """
+
+    states = ("m", "v")
+
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        lr: float | Callable[[int], float] = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        if not all(0 <= beta < 1 for beta in betas) or not eps >= 0:
+            raise ValueError(
+                f"{type(self).__name__}() got betas = {betas} and eps = {eps}, expected betas from "
+                "0 to below 1 and eps of 0 or more"
+            )
+        self.betas, self.eps = betas, eps
+        super().__init__(parameters, lr, weight_decay)
+
+    def decay(self, p: Any, g: Any, lr: float, t: Any) -> Any:
+        """The gradient with that of the penalty weight_decay/2 |p|^2 added."""
+        return np.add(np.multiply(p, self.weight_decay, out=t), g, out=t)
+
+    def update(self, p: Any, g: Any, lr: float, s: Any, t: Any, m: Any, v: Any) -> None:
+        b1, b2 = self.betas
+        if self.weight_decay:
+            g = self.decay(p, g, lr, t)
+        m *= b1
+        m += np.multiply(g, 1 - b1, out=s)
+        v *= b2
+        np.multiply(g, g, out=s)
+        s *= 1 - b2
+        v += s
+        np.sqrt(v, out=s)
+        s *= (1 - b2**self.updates) ** -0.5
+        s += self.eps
+        np.divide(m, s, out=s)
+        s *= lr / (1 - b1**self.updates)
+        p -= s
+
+
+class AdamW(Adam):
+    """Adam whose weight decay does not pass through m and v: first p <- p - lr weight_decay p
+    (Loshchilov & Hutter 2019, algorithm 2, with PyTorch's factor lr)."""
+
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        lr: float | Callable[[int], float] = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+    ) -> None:
+        super().__init__(parameters, lr, betas, eps, weight_decay)
+
+    def decay(self, p: Any, g: Any, lr: float, t: Any) -> Any:
+        """The gradient as it is; `p` shrinks instead."""
+        p *= 1 - lr * self.weight_decay
+        return g
+
+
+# ------------------------------------------------------------------------------ clipping
+
+
+def squared_norm(gradients: Iterable[Any]) -> Any:
+    """The sum of the squares of all elements, as a number or array of one element: no wait."""
+    return sum(np.vdot(g, g) for g in gradients)
+
+
+def clip_grad_norm(parameters: Iterable[Tensor], max_norm: float) -> float:
+    """Scale all gradients by one factor so that their common norm is at most `max_norm`.
+
+    Returns the norm before. To be called once a window, on the finished gradient, never on parts.
+    """
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    norm = float(squared_norm(gradients)) ** 0.5
+    clip(gradients, norm, max_norm)
+    return norm
+
+
+def clip(gradients: Iterable[Any], norm: float, max_norm: float) -> None:
+    """Scale gradients whose common norm is `norm` down to `max_norm`, if they exceed it."""
+    if norm > max_norm:
+        for g in gradients:
+            g *= max_norm / norm
+
+
+class WeightAverage:
+    """Exponential moving average of the weights: average <- d average + (1 - d) weight (Polyak).
+
+    It starts at the weights as they are, and moves once per update (train_step's `average=`).
+    """
+
+    def __init__(self, parameters: Iterable[Tensor], decay: float) -> None:
+        if not 0 <= decay < 1:
+            raise ValueError(f"WeightAverage() got decay = {decay}, expected 0 to below 1")
+        self.parameters, self.decay, self.updates = list(parameters), decay, 0
+        self.values = [p.data.copy() for p in self.parameters]
+
+    def update(self) -> None:
+        """One move towards the weights as they are now."""
+        self.write(self.scratch())
+
+    def scratch(self) -> list[Any]:
+        """The memory that `write` needs."""
+        return [np.empty_like(value) for value in self.values]
+
+    def write(self, scratch: list[Any]) -> None:
+        """average += (1 - d) (weight - average)."""
+        self.updates += 1
+        for value, p, s in zip(self.values, self.parameters, scratch, strict=True):
+            np.subtract(p.data, value, out=s)
+            s *= constant(1 - self.decay, s)
+            value += s
+
+    def state_dict(self) -> dict[str, Any]:
+        """The number of updates and copies of the averages, one array a parameter."""
+        return {"updates": self.updates, "values": [value.copy() for value in self.values]}
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken."""
+        shapes = [value.shape for value in self.values]
+        if [np.shape(value) for value in saved["values"]] != shapes:
+            raise ValueError(
+                f"load_state_dict() got averages of other shapes than {shapes}; load what an "
+                "average of the same model saved"
+            )
+        self.updates = saved["updates"]
+        for mine, value in zip(self.values, saved["values"], strict=True):
+            mine[...] = np.asarray(value, dtype=mine.dtype, like=mine)

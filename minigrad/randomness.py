@@ -1,0 +1,120 @@
+"""Random numbers that belong to the sample.
+
+A dropout mask must not depend on how a batch was split, nor on how often it is computed. So a draw
+is not the next number of a stream but a function of where it is used: (seed, update, index of the
+sample in the batch, layer, call). Philox (Salmon et al. 2011) is such a function: a counter goes
+in, four random words come out. NumPy keeps its raw words the same from version to version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+class _Seed:
+    """One of the three globals: the seed, and what was drawn outside of any window since."""
+
+    value = 0
+    loose = 0
+    generator: np.random.Generator | None = None
+
+
+def manual_seed(seed: int) -> None:
+    """Start again from `seed`: initial weights, and all draws that follow."""
+    if not isinstance(seed, int) or not 0 <= seed < 2**64:
+        raise ValueError(f"manual_seed() got {seed!r}, expected an integer from 0 to 2**64 - 1")
+    _Seed.value, _Seed.loose, _Seed.generator = seed, 0, None
+
+
+def current_seed() -> int:
+    """The seed that was set last."""
+    return _Seed.value
+
+
+def default_generator() -> np.random.Generator:
+    """The generator of initial weights where none is passed in; `manual_seed` starts it anew."""
+    if _Seed.generator is None:
+        _Seed.generator = np.random.Generator(np.random.Philox(_Seed.value))
+    return _Seed.generator
+
+
+# ------------------------------------------------------------------ which samples are these?
+
+
+@dataclass(slots=True)
+class Samples:
+    """What a layer may know in a forward pass: samples `start` to `stop` of the batch of `update`.
+
+    positions: the place of each module in the model; calls: how often each has drawn in this pass.
+    statistics: what BatchNorm has seen so far in this window, by layer.
+    """
+
+    seed: int
+    update: int
+    start: int
+    stop: int
+    modules: Any = ()
+    statistics: dict = field(default_factory=dict)
+    positions: dict = field(default_factory=dict)
+    calls: dict = field(default_factory=dict)
+
+
+# One of the three globals: the draw context, None outside of any window.
+_samples: ContextVar[Samples | None] = ContextVar("samples", default=None)
+
+
+@contextmanager
+def drawing(samples: Samples) -> Iterator[None]:
+    """Forward passes inside are those of `samples`."""
+    token = _samples.set(samples)
+    try:
+        yield
+    finally:
+        _samples.reset(token)
+
+
+def current_samples() -> Samples | None:
+    """The samples that the forward pass is looking at, or None outside of any window."""
+    return _samples.get()
+
+
+# ---------------------------------------------------------------------------------- draws
+
+
+def uniform_words(layer: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """uint32 words, one for each element of an array of this shape, drawn on the host.
+
+    The first axis of `shape` holds the samples in order, or the same number of rows for each.
+    Outside of a window there are no samples to belong to: then each call draws anew.
+    """
+    samples = current_samples()
+    size = int(np.prod(shape))
+    if samples is None:
+        _Seed.loose += 1
+        return _philox(_Seed.value, (_Seed.loose, 0, 1), 0, 1, size).reshape(shape)
+    count = samples.stop - samples.start
+    if not shape or shape[0] % count:
+        raise ValueError(
+            f"a random layer got an input of shape {shape} in a micro-batch of {count} samples, "
+            "expected a first axis that holds the same number of rows for each sample"
+        )
+    call = samples.calls.get(layer, 0)
+    samples.calls[layer] = call + 1
+    if not samples.positions:
+        samples.positions.update((module, i) for i, module in enumerate(samples.modules()))
+    place = (samples.update, (call << 32) + samples.positions[layer], 0)
+    return _philox(samples.seed, place, samples.start, count, size // count).reshape(shape)
+
+
+def _philox(seed: int, place: tuple[int, int, int], first: int, rows: int, width: int) -> Any:
+    """Words of rows `first`, ... of the table at `place`: (rows, width), two words of 32 bits a draw."""
+    blocks = -(-width // 8)  # a row starts at a block of its own: 4 words of 64 bits
+    bits = np.random.Philox(counter=(first * blocks, *place), key=(seed, 0))
+    words = bits.random_raw(rows * blocks * 4).astype("<u8", copy=False).view("<u4")
+    return words.reshape(rows, blocks * 8)[:, :width]

@@ -1,0 +1,463 @@
+"""Tensor, the tape, and `backward`.
+
+A Tensor is an array that remembers how it was made. Each operation computes its array and puts one
+Node on the tape: who its parents are, and its *pullback*, the function that takes the gradient of
+the result to the gradients of the parents. `backward` walks the tape from the loss to the leaves.
+A gradient is *added* in two places only, both near the end of `backward`: `_add_to_node` and
+`_add_to_leaf`. Read from the top; the operators (+, *, @, ...) come last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+# One of the three globals of minigrad: is the tape on?
+_recording: ContextVar[bool] = ContextVar("recording", default=True)
+
+
+@contextmanager
+def no_grad() -> Iterator[None]:
+    """Switch the tape off: results inside do not require gradients. Also a decorator."""
+    token = _recording.set(False)
+    try:
+        yield
+    finally:
+        _recording.reset(token)
+
+
+# ------------------------------------------------------------------------------------ arrays
+
+
+def fractions(values: Any) -> np.ndarray:
+    """The same numbers as exact `Fraction`s, in an object array of the same shape."""
+    values = np.asarray(values)
+    exact = np.empty(values.shape, dtype=object)
+    for index, value in np.ndenumerate(values):
+        exact[index] = Fraction(value.item() if isinstance(value, np.generic) else value)
+    return exact
+
+
+def _as_array(values: Any) -> Any:
+    """`values` as a float or object array; an array of a device stays there, integers become float64."""
+    if isinstance(values, Tensor):
+        raise TypeError("Tensor() got a Tensor, expected an array or numbers; pass tensor.data")
+    if not hasattr(values, "dtype") or isinstance(values, np.generic):
+        values = np.asarray(values)
+    if values.dtype.kind in "iub":
+        values = values.astype(np.float64)
+    if values.dtype.kind not in "fO":
+        raise TypeError(
+            f"Tensor() got values of dtype {values.dtype}, expected real numbers; convert them to "
+            "a float dtype first"
+        )
+    return values
+
+
+def constant(value: Any, like: Any) -> Any:
+    """`value`, which is no Tensor, as a number or array that leaves the dtype of `like` unchanged."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if like.dtype == object:
+        return Fraction(value) if isinstance(value, int | float) else fractions(value)
+    if isinstance(value, int | float):
+        return value  # a Python number is weak: float32 stays float32
+    if isinstance(value, Fraction):
+        return float(value)
+    try:
+        return np.asarray(value, dtype=like.dtype, like=like)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"a Tensor met a {type(value).__name__}, expected a Tensor, a real number or an array "
+            f"on the same device ({error})"
+        ) from None
+
+
+def wide_sum(values: Any, axis: Any = None, keepdims: bool = False) -> Any:
+    """The sum in the dtype of `values`, where half precision is summed in float32."""
+    if values.dtype == np.float16:
+        return values.sum(axis=axis, keepdims=keepdims, dtype=np.float32).astype(np.float16)
+    return values.sum(axis=axis, keepdims=keepdims)
+
+
+def sum_to(gradient: Any, shape: tuple[int, ...]) -> Any:
+    """Sum `gradient` over the axes along which an operand of this shape was broadcast."""
+    if gradient.shape == shape:
+        return gradient
+    new = gradient.ndim - len(shape)
+    stretched = [new + i for i, n in enumerate(shape) if n == 1 != gradient.shape[new + i]]
+    return wide_sum(gradient, (*range(new), *stretched), keepdims=True).reshape(shape)
+
+
+# ---------------------------------------------------------------------------------- the tape
+
+
+class Node:
+    """One operation on the tape. It holds what its pullback needs, not the Tensor it made.
+
+    `parents` has one entry an operand: its Node, the leaf Tensor itself, or None for a constant.
+    `pullback` takes the gradient of the result (of shape `shape`) and returns one gradient a
+    parent: an array, None where none is wanted, or a function of `out` that computes an array of
+    the parent's own shape (into `out` unless that is None) and is called only if it is needed.
+    """
+
+    __slots__ = ("__weakref__", "parents", "pullback", "shape")
+
+    def __init__(self, parents: tuple, pullback: Callable | None, shape: tuple[int, ...]) -> None:
+        self.parents = parents
+        self.pullback = pullback
+        self.shape = shape
+
+
+def record(data: Any, parents: tuple[Tensor, ...], pullback: Callable) -> Tensor:
+    """The Tensor of `data`, computed from `parents`; on the tape if a parent requires a gradient."""
+    result = Tensor.__new__(Tensor)
+    if isinstance(data, np.generic) or not hasattr(data, "shape"):  # a sum over all axes
+        data = np.asarray(data, dtype=data.dtype if hasattr(data, "dtype") else object)
+    result.data, result.grad, result.home = data, None, None
+    result.node, result.requires_grad = None, False
+    for parent in parents:
+        if parent.requires_grad:
+            if _recording.get():
+                edges = [p.node or (p if p.requires_grad else None) for p in parents]
+                result.node, result.requires_grad = Node(tuple(edges), pullback, data.shape), True
+            break
+    return result
+
+
+def backward(root: Tensor, gradient: Any, retain_graph: bool = False) -> None:
+    """Add `gradient` times the derivative of `root` to `.grad` of every leaf that it came from.
+
+    Reverse-mode accumulation (Linnainmaa 1970) without recursion: a node is walked when all that
+    used its result have been. Its part of the tape is freed at once, unless `retain_graph`.
+    """
+    if root.node is None:
+        _add_to_leaf(root, gradient)
+        return
+    uses = _count_uses(root.node)
+    gradients = {root.node: gradient}
+    owned: set[Node] = set()
+    ready = [root.node]
+    while ready:
+        node = ready.pop()
+        parents, contributions = node.parents, node.pullback(gradients.pop(node))
+        owned.discard(node)
+        if not retain_graph:
+            node.parents, node.pullback = (), None
+        for parent, contribution in zip(parents, contributions, strict=True):
+            if parent is None:
+                continue
+            if isinstance(parent, Tensor):
+                _add_to_leaf(parent, contribution)
+                continue
+            _add_to_node(parent, contribution, gradients, owned)
+            uses[parent] -= 1
+            if not uses[parent]:
+                del uses[parent]
+                ready.append(parent)
+
+
+def _count_uses(root: Node) -> dict[Node, int]:
+    """How often each node below `root` was used as an operand; refuses a freed tape."""
+    uses: dict[Node, int] = {}
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        if node.pullback is None:
+            raise RuntimeError(
+                "backward() met a part of the tape that an earlier backward() has freed; compute "
+                "the loss again, or pass retain_graph=True to the first call"
+            )
+        for parent in node.parents:
+            if parent is None or isinstance(parent, Tensor):
+                continue
+            if parent in uses:
+                uses[parent] += 1
+            else:
+                uses[parent] = 1
+                stack.append(parent)
+    return uses
+
+
+def _add_to_node(node: Node, contribution: Any, gradients: dict, owned: set[Node]) -> None:
+    """The first contribution is borrowed, the second allocates, later ones are added in place.
+
+    Borrowed, because a pullback may hand the same array to two parents, as that of x + y does.
+    """
+    if callable(contribution):
+        contribution = contribution(None)
+    contribution = sum_to(contribution, node.shape)
+    if node not in gradients:
+        gradients[node] = contribution
+    elif node not in owned:
+        gradients[node] = gradients[node] + contribution
+        owned.add(node)
+    else:
+        gradients[node] += contribution
+
+
+def _add_to_leaf(leaf: Tensor, contribution: Any) -> None:
+    """Add to `.grad`. A leaf owns its gradient: the first contribution is written, never kept."""
+    deferred = callable(contribution)
+    if leaf.grad is not None:
+        leaf.grad += sum_to(contribution(None) if deferred else contribution, leaf.data.shape)
+        return
+    home = leaf.home
+    if home is None:
+        home = np.empty_like(leaf.data, dtype=gradient_dtype(leaf.data))
+    if deferred:
+        contribution(home)
+    else:
+        home[...] = sum_to(contribution, leaf.data.shape)
+    leaf.grad = home
+
+
+def gradient_dtype(data: Any) -> Any:
+    """The dtype of a leaf's gradient: its own, but float32 for float16, which stops counting."""
+    return np.float32 if data.dtype == np.float16 else data.dtype
+
+
+# ------------------------------------------------------------------------------------ Tensor
+
+
+class Tensor:
+    """An array with a gradient.
+
+    data: a float16, float32 or float64 array, or an object array of `Fraction`s, on any device.
+    grad: None, or an array of the same shape: only leaves that require a gradient ever get one.
+    home: None, or the array in which an optimizer wants the gradient to lie.
+
+    Every operation keeps the dtype: numbers and arrays are cast to the Tensor's, and two Tensors
+    of different dtype raise a TypeError.
+    """
+
+    __slots__ = ("__weakref__", "data", "grad", "home", "node", "requires_grad")
+    __array_ufunc__ = None  # so that `array * tensor` asks the Tensor
+
+    def __init__(self, data: Any, requires_grad: bool = False) -> None:
+        self.data = _as_array(data)
+        self.grad = None
+        self.home = None
+        self.node: Node | None = None
+        self.requires_grad = requires_grad
+
+    def backward(self, gradient: Any = None, retain_graph: bool = False) -> None:
+        """Add the derivative of this Tensor to `.grad` of each leaf that it was computed from.
+
+        gradient: a number or array that broadcasts to this Tensor's shape, the weights of its
+        elements; may be left out if there is one element. Raises RuntimeError if there is no tape, or if it has been freed already.
+        """
+        if not self.requires_grad:
+            raise RuntimeError(
+                "backward() was called on a Tensor that requires no gradient; compute it from "
+                "Tensors with requires_grad=True, outside no_grad()"
+            )
+        if gradient is None and self.data.size != 1:
+            raise ValueError(
+                f"backward() was called on a Tensor of shape {self.shape}, expected one element; "
+                "sum it first, or pass the gradient of each element"
+            )
+        seed = np.ones_like(self.data)
+        if gradient is not None:
+            seed = seed * constant(gradient, self.data)
+        if seed.shape != self.shape:
+            raise ValueError(
+                f"backward() got a gradient that does not fit the Tensor's shape {self.shape}; "
+                "pass a number or one number an element"
+            )
+        backward(self, seed, retain_graph)
+
+    def detach(self) -> Tensor:
+        """The same array without its past."""
+        return Tensor(self.data)
+
+    def item(self) -> Any:
+        """The one element, as a Python number."""
+        return self.data.item()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.data.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.data.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self.data.ndim
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __repr__(self) -> str:
+        return f"Tensor({self.data!r}{', requires_grad=True' if self.requires_grad else ''})"
+
+    def __getstate__(self) -> tuple:
+        if self.node is not None:
+            raise TypeError(
+                "copy or pickle got a Tensor that is on the tape, expected a leaf; use .detach()"
+            )
+        return self.data, self.grad, self.requires_grad
+
+    def __setstate__(self, state: tuple) -> None:
+        self.data, self.grad, self.requires_grad = state
+        self.home = self.node = None
+
+    # -------------------------------------------------------------------------- operators
+
+    def operand(self, other: Any) -> Tensor:
+        """`other` as the second operand of an operation with this Tensor."""
+        if not isinstance(other, Tensor):
+            weak = Tensor.__new__(Tensor)
+            weak.data, weak.node, weak.requires_grad = constant(other, self.data), None, False
+            return weak
+        if other.data.dtype != self.data.dtype:
+            raise TypeError(
+                f"an operation got Tensors of dtype {self.dtype} and {other.dtype}, expected one "
+                "dtype; convert one with .astype()"
+            )
+        return other
+
+    def __add__(self, other: Any) -> Tensor:
+        x, y = self, self.operand(other)
+        return record(x.data + y.data, (x, y), lambda g: (g, g))
+
+    def __sub__(self, other: Any) -> Tensor:
+        x, y = self, self.operand(other)
+        return record(x.data - y.data, (x, y), lambda g: (g, -g if y.requires_grad else None))
+
+    def __mul__(self, other: Any) -> Tensor:
+        x, y = self, self.operand(other)
+        return record(
+            x.data * y.data,
+            (x, y),
+            lambda g: (g * y.data, g * x.data if y.requires_grad else None),
+        )
+
+    def __truediv__(self, other: Any) -> Tensor:
+        x, y = self, self.operand(other)
+        z = x.data / y.data
+        return record(
+            z, (x, y), lambda g: (g / y.data, -g * z / y.data if y.requires_grad else None)
+        )
+
+    def __neg__(self) -> Tensor:
+        return record(-self.data, (self,), lambda g: (-g,))
+
+    def __pow__(self, exponent: float) -> Tensor:
+        """x ** c for a constant c; c must be an integer if x holds Fractions."""
+        if not isinstance(exponent, int | float | np.number):
+            raise TypeError(
+                f"** got an exponent of type {type(exponent).__name__}, expected a number; write "
+                "mg.exp(y * mg.log(x)) for a Tensor"
+            )
+        x, c = self.data, exponent.item() if isinstance(exponent, np.generic) else exponent
+        if x.dtype == object and c != int(c):
+            raise TypeError(f"** got the exponent {c}, expected an integer for exact Fractions")
+        if c == 2:
+            return self * self
+        if x.dtype == object:
+            c = int(c)
+        return record(x**c, (self,), lambda g: (g * (c * x ** (c - 1) if c else 0),))
+
+    def __matmul__(self, other: Any) -> Tensor:
+        """Matrix product of the last two axes, as `np.matmul`: the axes before them broadcast."""
+        x, y = self, self.operand(other)
+        if not x.ndim or not getattr(y.data, "ndim", 0):
+            raise ValueError("@ got a number, expected two arrays of one axis or more; use *")
+        if x.ndim == 1:
+            z = x.reshape(1, -1) @ y
+            return z.reshape(z.shape[:-2] + z.shape[-1:]) if y.ndim > 1 else z.reshape(())
+        if y.ndim == 1:
+            z = x @ y.reshape(-1, 1)
+            return z.reshape(z.shape[:-1])
+        return record(
+            x.data @ y.data,
+            (x, y),
+            lambda g: (
+                g @ np.swapaxes(y.data, -1, -2) if x.requires_grad else None,
+                np.swapaxes(x.data, -1, -2) @ g if y.requires_grad else None,
+            ),
+        )
+
+    def __radd__(self, other: Any) -> Tensor:  # other + self
+        return self + other
+
+    def __rsub__(self, other: Any) -> Tensor:  # other - self
+        return -self + other
+
+    def __rmul__(self, other: Any) -> Tensor:  # other * self
+        return self * other
+
+    def __rtruediv__(self, other: Any) -> Tensor:  # other / self
+        y = self.data
+        z = self.operand(other).data / y
+        return record(z, (self,), lambda g: (-g * z / y,))
+
+    def __rmatmul__(self, other: Any) -> Tensor:  # other @ self
+        return Tensor(constant(other, self.data)) @ self
+
+    # ---------------------------------------------------- sums, shapes and parts of a Tensor
+
+    def sum(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
+        """Sum over `axis` (all axes if None); its pullback copies the gradient to each term."""
+        shape = self.shape
+
+        def pullback(g: Any) -> tuple:
+            if axis is not None and not keepdims:
+                g = np.expand_dims(g, axis)
+            return (np.broadcast_to(g, shape),)
+
+        return record(wide_sum(self.data, axis, keepdims), (self,), pullback)
+
+    def mean(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
+        """Sum over `axis` divided by the number of terms."""
+        total = self.sum(axis, keepdims)
+        return total / (self.data.size // max(total.data.size, 1))
+
+    def reshape(self, *shape: int) -> Tensor:
+        """The same elements in another shape, given as numbers or as one tuple; -1 is inferred."""
+        before = self.shape
+        if len(shape) == 1 and isinstance(shape[0], tuple):
+            shape = shape[0]
+        return record(self.data.reshape(shape), (self,), lambda g: (g.reshape(before),))
+
+    def transpose(self, *axes: int) -> Tensor:
+        """Axes in the given order, or reversed if none is given."""
+        back = tuple(np.argsort(axes).tolist()) if axes else None
+        return record(
+            np.transpose(self.data, axes or None), (self,), lambda g: (np.transpose(g, back),)
+        )
+
+    @property
+    def T(self) -> Tensor:
+        return self.transpose()
+
+    def astype(self, dtype: Any) -> Tensor:
+        """The values in another float dtype; the gradient comes back in this one's."""
+        before = self.dtype
+        return record(self.data.astype(dtype), (self,), lambda g: (g.astype(before),))
+
+    def __getitem__(self, index: Any) -> Tensor:
+        """Any index of NumPy but a Tensor; the gradients of an element taken twice add up."""
+        parts = index if isinstance(index, tuple) else (index,)
+        if any(isinstance(part, Tensor) for part in parts):
+            raise TypeError("[] got a Tensor as an index, expected integers; pass its .data")
+        repeats = any(isinstance(part, list) or hasattr(part, "dtype") for part in parts)
+        shape = self.shape
+
+        def pullback(g: Any) -> tuple:
+            whole = np.zeros_like(g, shape=shape)
+            if repeats:
+                np.add.at(whole, index, g)
+            else:
+                whole[index] = g
+            return (whole,)
+
+        return record(self.data[index], (self,), pullback)

@@ -20,7 +20,7 @@ from minigrad.layers import Module
 from minigrad.losses import WINDOW, Loss, Term, nonzero
 from minigrad.optimizers import squared_norm
 from minigrad.randomness import Samples, current_seed, drawing
-from minigrad.tensor import Tensor, constant
+from minigrad.tensor import Tensor, backward, constant
 
 # ------------------------------------------------------------------------ splitting a batch
 
@@ -78,7 +78,7 @@ def count_samples(batch: Any) -> int:
             f"a batch is a {type(batch).__name__}, expected a tuple (inputs, targets, ...)"
         )
     lengths = [len(array) for array in _arrays(batch)]
-    if min(lengths) != max(lengths):
+    if not lengths or lengths.count(lengths[0]) != len(lengths):
         raise ValueError(
             f"the arrays of a batch hold {lengths} samples, expected the same number in each"
         )
@@ -148,6 +148,7 @@ class Window:
     micro_batches: int = 0
     sums: dict[str, Sum] = field(default_factory=dict)
     statistics: dict[Any, Any] = field(default_factory=dict)
+    positions: dict[Any, int] = field(default_factory=dict)
     penalty_moved: Any = 0
 
     def __post_init__(self) -> None:
@@ -164,7 +165,13 @@ class Window:
         """The draw context of the next `count` samples."""
         start, self.samples = self.samples, self.samples + count
         return Samples(
-            self.seed, self.update, start, self.samples, self.model.modules, self.statistics
+            self.seed,
+            self.update,
+            start,
+            self.samples,
+            self.model.modules,
+            self.statistics,
+            self.positions,
         )
 
     def add(self, loss: Loss) -> None:
@@ -181,7 +188,7 @@ class Window:
             self._add_term(term, retain_graph=term is not terms[-1])
 
     def _counts(self, term: Term) -> bool:
-        """False for a term that has nothing to add: all targets masked, or a penalty seen before."""
+        """Has the term something to add? Not if all targets are masked, or a penalty was seen."""
         if term.unit == WINDOW and WINDOW in self.sums:
             moved = self.sums[WINDOW].total - _total(term)
             self.penalty_moved = self.penalty_moved + abs(moved)
@@ -192,13 +199,13 @@ class Window:
         total = term.total
         seed = np.ones_like(total.data)
         if term.coefficient != 1:
-            seed = seed * constant(term.coefficient, seed)
+            seed *= constant(term.coefficient, seed)
         mine = self.sums.get(term.unit)
         if mine is None:
             elsewhere = [None] * len(self.parameters) if self.sums else None
             mine = self.sums[term.unit] = Sum(0, 0, elsewhere)
         if mine.gradients is None:
-            total.backward(seed, retain_graph)
+            backward(total, seed, retain_graph)
         else:
             self._backward_into(mine.gradients, total, seed, retain_graph)
         mine.total = mine.total + _total(term)
@@ -209,7 +216,7 @@ class Window:
         kept = [(p.grad, p.home) for p in self.parameters]
         for p, mine in zip(self.parameters, gradients, strict=True):
             p.grad, p.home = mine, None
-        total.backward(seed, retain)
+        backward(total, seed, retain)
         gradients[:] = [p.grad for p in self.parameters]
         for p, (grad, home) in zip(self.parameters, kept, strict=True):
             p.grad, p.home = grad, home
@@ -220,16 +227,17 @@ class Window:
         collect: gives arrays that together hold the gradients. On a GPU there is one wait in here,
         the last thing done, for all numbers of the report together.
         """
+        gradients = collect()
         for unit, mine in self.sums.items():
             whole = self.reduction == "sum" or unit == WINDOW
             weight = 1 if whole else nonzero(mine.weight)
             if mine.gradients is not None:
                 self._add_divided(mine.gradients, weight)
+                gradients = collect()
             elif not whole:
-                for g in collect():
+                for g in gradients:
                     g /= constant(weight, g)
-        gradients = collect()
-        exact = any(g.dtype == object for g in gradients)
+        exact = bool(gradients) and gradients[0].dtype == object
         square = None if exact else squared_norm(gradients)
         totals = [mine.total for mine in self.sums.values()]
         weights = [mine.weight for mine in self.sums.values()]
@@ -258,7 +266,8 @@ class Window:
         """The loss of the window: what was differentiated, divided as the gradient was."""
         if self.reduction == "sum":
             return sum(totals)
-        return sum(t / nonzero(w) for t, w in zip(totals, weights, strict=True))
+        pairs = zip(totals, weights, strict=True)
+        return sum(t / constant(nonzero(w), np.asarray(t)) for t, w in pairs)
 
 
 def _total(term: Term) -> Any:
@@ -271,14 +280,14 @@ def _total(term: Term) -> Any:
 
 def _fetch(values: list[Any]) -> list[Any]:
     """The values as Python numbers; those on a device come in one copy, with one wait."""
-    found = [i for i, v in enumerate(values) if hasattr(v, "dtype") and v.dtype != object]
-    if found:
-        packed = np.empty_like(values[found[0]], shape=len(found), dtype=np.float64)
-        for place, i in enumerate(found):
-            packed[place] = values[i]
-        for i, number in zip(found, packed.tolist(), strict=True):
-            values[i] = number
-    return values
+    far = [v for v in values if hasattr(v, "dtype") and not isinstance(v, np.generic | np.ndarray)]
+    if far:
+        packed = np.empty_like(far[0], shape=len(far), dtype=np.float64)
+        for i, value in enumerate(far):
+            packed[i] = value
+        near = iter(packed.tolist())
+        values = [next(near) if any(v is f for f in far) else v for v in values]
+    return [v.item() if hasattr(v, "dtype") else v for v in values]
 
 
 def _root(square: float, gradients: list[Any]) -> float:

@@ -183,7 +183,7 @@ def embedding(weight: Tensor, indices: Any) -> Tensor:
 
     Raises IndexError for an index outside the table, where it lies on the host.
     """
-    indices = check_integers(indices, weight.shape[0], "embedding() got index", "row")
+    indices = check_integers(indices, weight.shape[0], "embedding() got index", "rows")
     indices = np.asarray(indices, like=weight.data)
     shape = weight.shape
 
@@ -197,17 +197,21 @@ def embedding(weight: Tensor, indices: Any) -> Tensor:
 
 def check_integers(values: Any, bound: int, what: str, of: str) -> Any:
     """`values` if they are integers in [0, bound). On a GPU they are trusted: a look would wait."""
-    values = np.asarray(values) if isinstance(values, list | tuple | int) else values
+    values = values if hasattr(values, "dtype") else np.asarray(values)
     if values.dtype.kind not in "iu":
         raise TypeError(f"{what}s of dtype {values.dtype}, expected integers; use .astype(int)")
-    if isinstance(values, np.ndarray) and values.size:
+    if isinstance(values, np.ndarray) and values.size and not all_below(values, bound):
         low, high = values.min(), values.max()
-        if low < 0 or high >= bound:
-            wrong = low if low < 0 else high
-            raise IndexError(
-                f"{what} {wrong}, expected 0 to {bound - 1}, one of {bound} {of}s; correct the data"
-            )
+        raise IndexError(
+            f"{what} {low if low < 0 else high}, expected 0 to {bound - 1}, one of {bound} {of}; "
+            "correct the data"
+        )
     return values
+
+
+def all_below(values: np.ndarray, bound: int) -> bool:
+    """0 <= values < bound. Read as unsigned, a negative integer is a huge one: one look serves."""
+    return bool(values.astype(np.uint64).max() < bound)
 
 
 # ----------------------------------------------------------------------------------- fused
@@ -221,8 +225,8 @@ def linear(x: Any, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     db = sum_i g_i: the gradients of the parameters are sums over the samples.
     """
     x = as_tensor(x, like=weight)
-    inputs, outputs = weight.shape
-    shape = x.shape
+    inputs, outputs = weight.data.shape
+    shape = x.data.shape
     if not shape or shape[-1] != inputs:
         raise ValueError(
             f"linear() got inputs of shape {shape}, expected (..., {inputs}): the weight has shape "
@@ -240,10 +244,12 @@ def linear(x: Any, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     def pullback(g: Any) -> tuple:
         g = g.reshape(-1, outputs)
         product = np.multiply if len(g) == 1 else np.matmul  # an outer product is 4 times faster
-        dx = lambda out: (g @ W.T).reshape(shape)  # noqa: E731
-        dW = lambda out: product(rows.T, g, out=out)  # noqa: E731
-        # A product with ones is a sum over the rows, twice as fast as g.sum(axis=0).
-        return (dx, dW) if bias is None else (dx, dW, np.ones_like(g, shape=len(g)) @ g)
+        gradients = (
+            lambda out: (g @ W.T).reshape(shape),
+            lambda out: product(rows.T, g, out=out),
+            lambda out: wide_sum(g, 0, out=out),
+        )
+        return gradients if bias is not None else gradients[:2]
 
     return record(y, (x, weight) if bias is None else (x, weight, bias), pullback)
 
@@ -275,8 +281,7 @@ def batch_norm(x: Any, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor
     """
     x = as_tensor(x, like=weight)
     n = len(x.data)
-    ones = np.ones_like(x.data, shape=n)
-    mean = ones @ x.data / n
+    mean = wide_sum(x.data, 0) / n
     y = x.data - mean
     squares = np.einsum("ij,ij->j", y, y)
     r = 1 / np.sqrt(squares / n + eps)
@@ -284,7 +289,7 @@ def batch_norm(x: Any, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor
     gamma = weight.data
 
     def pullback(g: Any) -> tuple:
-        dweight, dbias = np.einsum("ij,ij->j", g, y), ones @ g
+        dweight, dbias = np.einsum("ij,ij->j", g, y), wide_sum(g, 0)
         dx = y * (dweight / -n)
         dx += g
         dx -= dbias / n

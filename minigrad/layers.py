@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,7 @@ class Module:
         return [module for _, module in self.named_modules()]
 
     def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """(name, parameter) of this module and all below it; a shared one once, by its first name."""
+        """(name, parameter) of this module and all below it; a shared one once."""
         seen: set[Tensor] = set()
         for prefix, module in self.named_modules():
             for name, value in vars(module).items():
@@ -290,7 +291,7 @@ class MLP(Sequential):
         if len(sizes) < 2 or min(sizes) < 1:
             raise ValueError(f"MLP() got the sizes {sizes}, expected two or more positive numbers")
         layers: list[Module] = []
-        for inputs, outputs in zip(sizes[:-2], sizes[1:-1], strict=True):
+        for inputs, outputs in pairwise(sizes[:-1]):
             layers.append(Linear(inputs, outputs, init=init, rng=rng, dtype=dtype))
             if norm is not None:
                 layers.append(norm(outputs, dtype=dtype))

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.functions import _sigmoid, as_tensor, check_integers
+from minigrad.functions import _sigmoid, all_below, as_tensor, check_integers
 from minigrad.tensor import Tensor, record, wide_sum
 
 WINDOW = "window"  # the unit of a term that does not depend on data: it counts once a window
@@ -146,7 +146,7 @@ def _unit(shape: tuple[int, ...]) -> str:
 
 
 def _host_weights(weights: Any, shape: tuple[int, ...]) -> Any:
-    """Weights checked against the values' `shape` and given as many axes, so that they broadcast."""
+    """Weights checked against the values' `shape`, with as many axes, so that they broadcast."""
     w = weights if hasattr(weights, "dtype") else np.asarray(weights)
     if w.ndim == 0 or w.shape != shape[: w.ndim]:
         raise ValueError(f"sample_weights have shape {w.shape}, expected {shape} or its first axes")
@@ -205,7 +205,7 @@ def _difference(prediction: Any, target: Any, name: str) -> Tensor:
 def binary_cross_entropy_with_logits(
     logits: Tensor, target: Any, sample_weights: Any = None, unit: str | None = None
 ) -> Loss:
-    """-t log s(z) - (1 - t) log(1 - s(z)) with s the sigmoid, summed. Logits z and targets t (n, ...).
+    """-t log s(z) - (1 - t) log(1 - s(z)), summed: s the sigmoid, logits z and targets t (n, ...).
 
     Computed as max(z, 0) - z t + log(1 + exp(-|z|)), which never overflows; its derivative is
     s(z) - t. Targets are numbers from 0 to 1.
@@ -272,7 +272,7 @@ def cross_entropy(
         w = np.asarray(w, dtype=z.dtype, like=z)
     y, index = np.asarray(y, like=z), np.arange(n, like=z)
 
-    shifted = z - np.max(z, axis=1, keepdims=True)
+    shifted = z - z.max(axis=1, keepdims=True)
     p = np.exp(shifted)
     s = wide_sum(p, 1, keepdims=True)
     p /= s
@@ -306,10 +306,9 @@ def cross_entropy(
 
 def _count(labels: Any, classes: int, ignore_index: int) -> tuple[Any, Any]:
     """The labels (n,), 0 where they are ignored, and a mask of those that count; None for all."""
-    if isinstance(labels, np.ndarray) and labels.size:
-        low, high = labels.min(), labels.max()
-        if 0 <= low and high < classes and not low <= ignore_index <= high:
-            return check_integers(labels, classes, "cross_entropy() got label", "class"), None
+    on_host = isinstance(labels, np.ndarray) and labels.dtype.kind in "iu" and labels.size
+    if on_host and not 0 <= ignore_index < classes and all_below(labels, classes):
+        return labels, None
     counted = labels != ignore_index
     labels = np.where(counted, labels, 0)
-    return check_integers(labels, classes, "cross_entropy() got label", "class"), counted
+    return check_integers(labels, classes, "cross_entropy() got label", "classes"), counted

@@ -107,7 +107,10 @@ class BatchNorm(Module):
 
 
 class LayerNorm(Module):
-    """Standardize each sample over its last axis, times weight (c,), plus bias (c,) (Ba et al. 2016)."""
+    """Standardize each sample over its last axis, times weight (c,), plus bias (c,).
+
+    Ba, Kiros & Hinton 2016. It couples no samples: any split is equal to *rounding*.
+    """
 
     def __init__(self, features: int, *, eps: float = 1e-5, dtype: Any = np.float32) -> None:
         self.weight = parameter(np.ones(features), dtype)
@@ -118,8 +121,7 @@ class LayerNorm(Module):
         x = F.as_tensor(x, like=self.weight)
         if not x.ndim or x.shape[-1] != self.weight.shape[0]:
             raise ValueError(
-                f"LayerNorm got an input of shape {x.shape}, expected "
-                f"(..., {self.weight.shape[0]})"
+                f"LayerNorm got an input of shape {x.shape}, expected (..., {self.weight.shape[0]})"
             )
         return F.standardize(x, -1, self.eps) * self.weight + self.bias
 

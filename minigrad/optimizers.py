@@ -8,7 +8,8 @@ and the count of updates, happens in here; that an update is made once a window 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ BLOCK = 1 << 16  # elements that an update works on at a time: its scratch stays
 
 
 class Flat:
-    """Parameters of one dtype side by side: `data` and `gradients`, and a view of each a parameter."""
+    """Parameters of one dtype side by side, in `data`, and their gradients, in `gradients`."""
 
     def __init__(self, parameters: list[Tensor]) -> None:
         self.parameters = parameters
@@ -35,33 +36,40 @@ class Flat:
     def _view(self, flat: Any, i: int) -> Any:
         return flat[self.parts[i]].reshape(self.parameters[i].data.shape)
 
-    def gather(self) -> None:
-        """Bring home what was replaced by another array since: `p.data = ...`, `p.grad = ...`."""
-        for p, view, home in zip(self.parameters, self.views, self.homes, strict=True):
-            if p.data is not view:
-                if type(p.data) is not type(view) or p.data.dtype != view.dtype:
-                    raise TypeError(
-                        "a parameter changed its dtype or device after the optimizer was made; "
-                        "convert the model first, then make the optimizer"
-                    )
-                view[...] = p.data
-                p.data = view
-            if p.grad is not None and p.grad is not home:
-                home[...] = p.grad
-                p.grad = home
-            p.home = home
+    def gather(self) -> list[Any]:
+        """The gradients that there are, neighbours joined; `runs` says where they lie.
 
-    def runs(self) -> Iterator[slice]:
-        """The parts with a gradient, neighbours joined. A parameter without one stays as it is."""
+        Brings home what was replaced by another array since: `p.data = ...`, `p.grad = ...`. A
+        parameter without a gradient is in no run, and so stays as it is.
+        """
+        self.runs: list[slice] = []
         start = stop = 0
-        for p, part in zip(self.parameters, self.parts, strict=True):
-            if p.grad is not None:
-                start, stop = (start if stop == part.start else part.start), part.stop
-            elif start < stop:
-                yield slice(start, stop)
-                start = stop = part.stop
+        for i, p in enumerate(self.parameters):
+            if p.data is not self.views[i]:
+                self._adopt(i)
+            if p.grad is None:
+                continue
+            if p.grad is not self.homes[i]:
+                self.homes[i][...] = p.grad
+                p.grad = self.homes[i]
+            part = self.parts[i]
+            if part.start != stop and start < stop:
+                self.runs.append(slice(start, stop))
+            start, stop = start if part.start == stop else part.start, part.stop
         if start < stop:
-            yield slice(start, stop)
+            self.runs.append(slice(start, stop))
+        return [self.gradients[run] for run in self.runs]
+
+    def _adopt(self, i: int) -> None:
+        """Take parameter i, or take it back after `p.data = ...`."""
+        p, view = self.parameters[i], self.views[i]
+        if type(p.data) is not type(view) or p.data.dtype != view.dtype:
+            raise TypeError(
+                "a parameter changed its dtype or device after the optimizer was made; convert the "
+                "model first, then make the optimizer"
+            )
+        view[...] = p.data
+        p.data, p.home = view, self.homes[i]
 
 
 class Optimizer:
@@ -114,9 +122,7 @@ class Optimizer:
 
     def gradients(self) -> list[Any]:
         """Flat arrays that hold all gradients there are, each element once; not copies."""
-        for flat in self.flats:
-            flat.gather()
-        return [flat.gradients[run] for flat in self.flats for run in flat.runs()]
+        return [gradients for flat in self.flats for gradients in flat.gather()]
 
     def step(self) -> None:
         """One update of every parameter that has a gradient, by the gradient as it stands."""
@@ -130,11 +136,11 @@ class Optimizer:
         ]
 
     def write(self, scratch: list[Any]) -> None:
-        """The update itself, block by block."""
+        """The update itself, block by block, of what `gradients` has found."""
         rate = self.rate
         self.updates += 1
         for flat, state, spare in zip(self.flats, self.state, scratch, strict=True):
-            for run in flat.runs():
+            for run in flat.runs:
                 for start in range(run.start, run.stop, BLOCK):
                     block = slice(start, min(start + BLOCK, run.stop))
                     p, g = flat.data[block], flat.gradients[block]
@@ -212,8 +218,10 @@ class SGD(Optimizer):
         weight_decay: float = 0.0,
     ) -> None:
         if not momentum >= 0 or (nesterov and not momentum):
-            raise ValueError(f"SGD() got momentum = {momentum} with nesterov = {nesterov}, "
-                             "expected 0 or more, and more than 0 for nesterov")
+            raise ValueError(
+                f"SGD() got momentum = {momentum} with nesterov = {nesterov}, "
+                "expected 0 or more, and more than 0 for nesterov"
+            )
         if not momentum:
             self.states = ()
         self.momentum, self.nesterov = momentum, nesterov
@@ -233,9 +241,12 @@ class SGD(Optimizer):
 
 
 class Adam(Optimizer):
-    """m <- b1 m + (1 - b1) g, v <- b2 v + (1 - b2) g^2, and with t the number of updates
-    p <- p - lr / (1 - b1^t) m / (sqrt(v / (1 - b2^t)) + eps) (Kingma & Ba 2015, algorithm 1).
+    """p <- p - lr m' / (sqrt(v') + eps), with m' and v' the averages of the gradient and of its
+    square, weighted by powers of b1 and b2 and corrected for their start at 0 (Kingma & Ba 2015).
 
+    With t updates, m <- b1 m + g and v <- b2 v + g^2 are kept, without the factors 1 - b:
+    m' = m (1 - b1) / (1 - b1^t) and v' = v (1 - b2) / (1 - b2^t), and those factors join lr and
+    eps (the paper's own remark, end of its section 2): two passes over the parameters fewer.
     weight_decay adds weight_decay p to the gradient; AdamW decays apart from it.
     """
 
@@ -263,19 +274,18 @@ class Adam(Optimizer):
 
     def update(self, p: Any, g: Any, lr: float, s: Any, t: Any, m: Any, v: Any) -> None:
         b1, b2 = self.betas
+        root = math.sqrt((1 - b2**self.updates) / (1 - b2))
+        rate = lr * root * (1 - b1) / (1 - b1**self.updates)
         if self.weight_decay:
             g = self.decay(p, g, lr, t)
         m *= b1
-        m += np.multiply(g, 1 - b1, out=s)
+        m += g
         v *= b2
-        np.multiply(g, g, out=s)
-        s *= 1 - b2
-        v += s
+        v += np.multiply(g, g, out=s)
         np.sqrt(v, out=s)
-        s *= (1 - b2**self.updates) ** -0.5
-        s += self.eps
+        s += self.eps * root
         np.divide(m, s, out=s)
-        s *= lr / (1 - b1**self.updates)
+        s *= rate
         p -= s
 
 

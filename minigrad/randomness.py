@@ -8,8 +8,6 @@ in, four random words come out. NumPy keeps its raw words the same from version 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,15 +49,16 @@ def default_generator() -> np.random.Generator:
 class Samples:
     """What a layer may know in a forward pass: samples `start` to `stop` of the batch of `update`.
 
-    positions: the place of each module in the model; calls: how often each has drawn in this pass.
-    statistics: what BatchNorm has seen so far in this window, by layer.
+    modules: what gives the modules of the model, whose places in it tell their draws apart.
+    statistics: what BatchNorm has seen so far in this window; positions: the place of each module;
+    calls: how often each has drawn in this pass.
     """
 
     seed: int
     update: int
     start: int
     stop: int
-    modules: Any = ()
+    modules: Any = tuple
     statistics: dict = field(default_factory=dict)
     positions: dict = field(default_factory=dict)
     calls: dict = field(default_factory=dict)
@@ -69,14 +68,18 @@ class Samples:
 _samples: ContextVar[Samples | None] = ContextVar("samples", default=None)
 
 
-@contextmanager
-def drawing(samples: Samples) -> Iterator[None]:
-    """Forward passes inside are those of `samples`."""
-    token = _samples.set(samples)
-    try:
-        yield
-    finally:
-        _samples.reset(token)
+class drawing:
+    """`with drawing(samples):` forward passes inside are those of `samples`."""
+
+    def __init__(self, samples: Samples) -> None:
+        self.samples = samples
+
+    def __enter__(self) -> Samples:
+        self.token = _samples.set(self.samples)
+        return self.samples
+
+    def __exit__(self, *error: Any) -> None:
+        _samples.reset(self.token)
 
 
 def current_samples() -> Samples | None:
@@ -108,12 +111,14 @@ def uniform_words(layer: Any, shape: tuple[int, ...]) -> np.ndarray:
     samples.calls[layer] = call + 1
     if not samples.positions:
         samples.positions.update((module, i) for i, module in enumerate(samples.modules()))
+    if layer not in samples.positions:
+        raise ValueError(f"{layer!r} draws in a window of a model that it is no part of; add it")
     place = (samples.update, (call << 32) + samples.positions[layer], 0)
     return _philox(samples.seed, place, samples.start, count, size // count).reshape(shape)
 
 
 def _philox(seed: int, place: tuple[int, int, int], first: int, rows: int, width: int) -> Any:
-    """Words of rows `first`, ... of the table at `place`: (rows, width), two words of 32 bits a draw."""
+    """Rows `first`, `first` + 1, ... of the table of words at `place`: uint32 (rows, width)."""
     blocks = -(-width // 8)  # a row starts at a block of its own: 4 words of 64 bits
     bits = np.random.Philox(counter=(first * blocks, *place), key=(seed, 0))
     words = bits.random_raw(rows * blocks * 4).astype("<u8", copy=False).view("<u4")

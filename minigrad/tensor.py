@@ -44,7 +44,7 @@ def fractions(values: Any) -> np.ndarray:
 
 
 def _as_array(values: Any) -> Any:
-    """`values` as a float or object array; an array of a device stays there, integers become float64."""
+    """`values` as a float or object array, on the device where they are; integers become float64."""
     if isinstance(values, Tensor):
         raise TypeError("Tensor() got a Tensor, expected an array or numbers; pass tensor.data")
     if not hasattr(values, "dtype") or isinstance(values, np.generic):
@@ -60,12 +60,12 @@ def _as_array(values: Any) -> Any:
 
 
 def constant(value: Any, like: Any) -> Any:
-    """`value`, which is no Tensor, as a number or array that leaves the dtype of `like` unchanged."""
+    """`value`, which is no Tensor, as a number or array that does not change the dtype of `like`."""
     if isinstance(value, np.generic):
         value = value.item()
     if like.dtype == object:
-        return Fraction(value) if isinstance(value, int | float) else fractions(value)
-    if isinstance(value, int | float):
+        return Fraction(value) if isinstance(value, (int, float)) else fractions(value)
+    if isinstance(value, (int, float)):
         return value  # a Python number is weak: float32 stays float32
     if isinstance(value, Fraction):
         return float(value)
@@ -78,11 +78,11 @@ def constant(value: Any, like: Any) -> Any:
         ) from None
 
 
-def wide_sum(values: Any, axis: Any = None, keepdims: bool = False) -> Any:
+def wide_sum(values: Any, axis: Any = None, keepdims: bool = False, out: Any = None) -> Any:
     """The sum in the dtype of `values`, where half precision is summed in float32."""
-    if values.dtype == np.float16:
-        return values.sum(axis=axis, keepdims=keepdims, dtype=np.float32).astype(np.float16)
-    return values.sum(axis=axis, keepdims=keepdims)
+    if values.dtype != np.float16:
+        return np.add.reduce(values, axis, None, out, keepdims)
+    return np.add.reduce(values, axis, np.float32, out, keepdims).astype(np.float16)
 
 
 def sum_to(gradient: Any, shape: tuple[int, ...]) -> Any:
@@ -108,26 +108,30 @@ class Node:
 
     __slots__ = ("__weakref__", "parents", "pullback", "shape")
 
-    def __init__(self, parents: tuple, pullback: Callable | None, shape: tuple[int, ...]) -> None:
+    def __init__(self, parents: list, pullback: Callable | None, shape: tuple[int, ...]) -> None:
         self.parents = parents
         self.pullback = pullback
         self.shape = shape
 
 
 def record(data: Any, parents: tuple[Tensor, ...], pullback: Callable) -> Tensor:
-    """The Tensor of `data`, computed from `parents`; on the tape if a parent requires a gradient."""
+    """The Tensor of `data`, made from `parents`; on the tape if one of them requires a gradient."""
     result = Tensor.__new__(Tensor)
-    if isinstance(data, np.generic) or not hasattr(data, "shape"):  # a sum over all axes
-        data = np.asarray(data, dtype=data.dtype if hasattr(data, "dtype") else object)
+    shape = getattr(data, "shape", None)
+    if not shape:  # no axes: NumPy gives a scalar, and a sum of Fractions is a bare Fraction
+        shape, data = (), np.asarray(data) if isinstance(data, np.generic) else _zero_axes(data)
     result.data, result.grad, result.home = data, None, None
     result.node, result.requires_grad = None, False
     for parent in parents:
-        if parent.requires_grad:
-            if _recording.get():
-                edges = [p.node or (p if p.requires_grad else None) for p in parents]
-                result.node, result.requires_grad = Node(tuple(edges), pullback, data.shape), True
+        if parent.requires_grad and _recording.get():
+            edges = [(p.node or p) if p.requires_grad else None for p in parents]
+            result.node, result.requires_grad = Node(edges, pullback, shape), True
             break
     return result
+
+
+def _zero_axes(value: Any) -> Any:
+    return value if hasattr(value, "shape") else np.array(value, dtype=object)
 
 
 def backward(root: Tensor, gradient: Any, retain_graph: bool = False) -> None:
@@ -136,11 +140,16 @@ def backward(root: Tensor, gradient: Any, retain_graph: bool = False) -> None:
     Reverse-mode accumulation (Linnainmaa 1970) without recursion: a node is walked when all that
     used its result have been. Its part of the tape is freed at once, unless `retain_graph`.
     """
+    if not root.requires_grad:
+        raise RuntimeError(
+            "backward() was called on a Tensor that requires no gradient; compute it from Tensors "
+            "with requires_grad=True, outside no_grad()"
+        )
     if root.node is None:
         _add_to_leaf(root, gradient)
         return
     uses = _count_uses(root.node)
-    gradients = {root.node: gradient}
+    gradients: dict[Node, Any] = {root.node: gradient}
     owned: set[Node] = set()
     ready = [root.node]
     while ready:
@@ -148,7 +157,7 @@ def backward(root: Tensor, gradient: Any, retain_graph: bool = False) -> None:
         parents, contributions = node.parents, node.pullback(gradients.pop(node))
         owned.discard(node)
         if not retain_graph:
-            node.parents, node.pullback = (), None
+            node.parents, node.pullback = [], None
         for parent, contribution in zip(parents, contributions, strict=True):
             if parent is None:
                 continue
@@ -158,13 +167,13 @@ def backward(root: Tensor, gradient: Any, retain_graph: bool = False) -> None:
             _add_to_node(parent, contribution, gradients, owned)
             uses[parent] -= 1
             if not uses[parent]:
-                del uses[parent]
                 ready.append(parent)
+        del contributions, contribution  # before the next pullback allocates
 
 
 def _count_uses(root: Node) -> dict[Node, int]:
     """How often each node below `root` was used as an operand; refuses a freed tape."""
-    uses: dict[Node, int] = {}
+    uses: dict[Node, int] = {root: 1}
     stack = [root]
     while stack:
         node = stack.pop()
@@ -250,13 +259,9 @@ class Tensor:
         """Add the derivative of this Tensor to `.grad` of each leaf that it was computed from.
 
         gradient: a number or array that broadcasts to this Tensor's shape, the weights of its
-        elements; may be left out if there is one element. Raises RuntimeError if there is no tape, or if it has been freed already.
+        elements; may be left out if there is one element. Raises RuntimeError if there is no tape,
+        or if it has been freed already.
         """
-        if not self.requires_grad:
-            raise RuntimeError(
-                "backward() was called on a Tensor that requires no gradient; compute it from "
-                "Tensors with requires_grad=True, outside no_grad()"
-            )
         if gradient is None and self.data.size != 1:
             raise ValueError(
                 f"backward() was called on a Tensor of shape {self.shape}, expected one element; "
@@ -352,7 +357,7 @@ class Tensor:
 
     def __pow__(self, exponent: float) -> Tensor:
         """x ** c for a constant c; c must be an integer if x holds Fractions."""
-        if not isinstance(exponent, int | float | np.number):
+        if not isinstance(exponent, (int, float, np.number)):
             raise TypeError(
                 f"** got an exponent of type {type(exponent).__name__}, expected a number; write "
                 "mg.exp(y * mg.log(x)) for a Tensor"

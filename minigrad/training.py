@@ -278,7 +278,9 @@ class Accumulator:
             window.sums[unit] = Sum(total, weight, None)
             for p, g in zip(window.parameters, copies, strict=True):
                 p.grad = g
-        window.statistics.update({modules[i]: Statistics(*s) for i, s in saved["statistics"].items()})
+        window.statistics.update(
+            {modules[i]: Statistics(*s) for i, s in saved["statistics"].items()}
+        )
         window.update, window.seed, window.samples, window.micro_batches = saved["counts"]
         window.penalty_moved = saved["penalty_moved"]
 

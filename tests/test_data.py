@@ -1,0 +1,81 @@
+"""The data that ships in the package is what minigrad/data/SOURCES.md says, to the last bit."""
+
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import minigrad.data
+from minigrad.data import digits
+
+DIGESTS = {
+    "images": "c5c1ddf59b8fd2fbe327daa2074b93be2e495ca5bb5e6fc14180d917f0a96207",
+    "labels": "55003f49d3f1009ce8263df3176015fee922369a07a12b4f459b4b83e7efb2af",
+}
+
+
+@pytest.fixture(scope="module")
+def stored():
+    """The arrays as they lie in the file, by name."""
+    with np.load(Path(minigrad.data.__file__).with_name("digits.npz")) as file:
+        return {name: file[name] for name in file}
+
+
+def test_the_file_holds_the_arrays_that_sources_md_describes(stored):
+    described = {name: (array.shape, array.dtype) for name, array in stored.items()}
+    assert described == {"images": ((1797, 64), np.uint8), "labels": ((1797,), np.uint8)}
+    assert {name: sha256(array.tobytes()).hexdigest() for name, array in stored.items()} == DIGESTS
+
+
+def test_the_file_holds_the_digits_of_sklearn_in_the_documented_order(stored):
+    datasets = pytest.importorskip("sklearn.datasets", reason="needs scikit-learn")
+    images, labels = datasets.load_digits(return_X_y=True)
+    order = sorted(range(len(labels)), key=lambda i: sha256(str(i).encode()).digest())
+    np.testing.assert_array_equal(stored["images"], images[order])
+    np.testing.assert_array_equal(stored["labels"], labels[order])
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_digits_gives_the_dtype_that_was_asked_for(dtype):
+    (x_train, y_train), (x_test, y_test) = digits(dtype)
+    assert (x_train.shape, x_test.shape) == ((1536, 64), (261, 64))
+    assert (y_train.shape, y_test.shape) == ((1536,), (261,))
+    assert x_train.dtype == x_test.dtype == dtype
+    assert y_train.dtype == y_test.dtype == np.int64
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_inputs_are_sixteenths_between_0_and_1_without_rounding(stored, dtype):
+    (x_train, y_train), (x_test, y_test) = digits(dtype)
+    np.testing.assert_array_equal(np.concatenate([x_train, x_test]) * 16, stored["images"])
+    np.testing.assert_array_equal(np.concatenate([y_train, y_test]), stored["labels"])
+    assert x_train.min() == x_test.min() == 0
+    assert x_train.max() == x_test.max() == 1
+
+
+def test_both_parts_hold_every_class_in_about_equal_shares():
+    for _, y in digits():
+        counts = np.bincount(y, minlength=10)
+        assert len(counts) == 10
+        # four standard deviations of a fair draw
+        assert np.all(abs(counts - len(y) / 10) < 4 * np.sqrt(len(y) * 0.1 * 0.9))
+
+
+def test_no_test_image_is_among_the_training_images():
+    (x_train, _), (x_test, _) = digits()
+    assert len(np.unique(np.concatenate([x_train, x_test]), axis=0)) == 1797
+
+
+def test_every_call_gives_fresh_arrays():
+    (x, y), _ = digits()
+    x[:], y[:] = -1, -1
+    (x, y), _ = digits()
+    assert x.min() == 0
+    assert y.min() == 0
+
+
+@pytest.mark.parametrize("dtype", [int, np.uint8, bool, object, complex])
+def test_a_dtype_that_is_not_a_floats_is_refused(dtype):
+    with pytest.raises(TypeError, match="give a float dtype such as np.float32"):
+        digits(dtype)

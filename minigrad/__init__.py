@@ -48,11 +48,12 @@ from minigrad.losses import (
 )
 from minigrad.memory import Memory, measure_memory
 from minigrad.normalization import BatchNorm, GroupNorm, LayerNorm, Statistics
-from minigrad.optimizers import SGD, Adam, AdamW, Optimizer, WeightAverage, clip_grad_norm
+from minigrad.optimizers import SGD, Adam, AdamW, Optimizer
 from minigrad.randomness import Samples, current_seed, drawing, manual_seed
 from minigrad.schedules import cosine, linear_decay, step_decay, warmup
+from minigrad.streaming import Accumulator
 from minigrad.tensor import Tensor, fractions, no_grad
-from minigrad.training import Accumulator, NonFiniteWarning, train_step
+from minigrad.training import NonFiniteWarning, WeightAverage, clip_grad_norm, train_step
 
 __version__ = "0.1.0"
 

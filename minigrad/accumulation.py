@@ -9,8 +9,7 @@ was seen: `Window.finish` is the only place in minigrad where anything is divide
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +17,6 @@ import numpy as np
 
 from minigrad.layers import Module
 from minigrad.losses import WINDOW, Loss, Term, nonzero
-from minigrad.optimizers import squared_norm
 from minigrad.randomness import Samples, current_seed, drawing
 from minigrad.tensor import Tensor, backward, constant
 
@@ -34,10 +32,8 @@ def micro_batches(
     Raises ValueError unless exactly one of the two is given, as a positive integer, and n > 0.
     """
     if (micro_batch_size is None) == (accumulation_steps is None):
-        raise ValueError(
-            "expected either micro_batch_size or accumulation_steps, got "
-            + ("neither; give one" if micro_batch_size is None else "both; leave one out")
-        )
+        given = "neither" if micro_batch_size is None else "both"
+        raise ValueError(f"{given} of micro_batch_size and accumulation_steps given, expected one")
     if n < 1:
         raise ValueError("the batch holds no samples, expected one or more; skip empty batches")
     if micro_batch_size is not None:
@@ -49,58 +45,33 @@ def micro_batches(
 
 
 def _positive(name: str, value: Any) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = 0
-    if number < 1 or isinstance(value, bool):
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name} is {value!r}, expected an integer of 1 or more")
-    return number
+    return int(value)
 
 
-def _arrays(part: Any) -> list[Any]:
-    """The arrays in an array or in a tuple or dict of such."""
-    if isinstance(part, tuple | dict):
-        inside = part.values() if isinstance(part, dict) else part
-        return [array for value in inside for array in _arrays(value)]
+def each(part: Any, change: Callable[[Any], Any]) -> Any:
+    """`part`, an array or a tuple or dict of such, with each array changed."""
+    if isinstance(part, tuple):
+        return tuple(each(value, change) for value in part)
+    if isinstance(part, dict):
+        return {key: each(value, change) for key, value in part.items()}
     if not hasattr(part, "dtype") or isinstance(part, Tensor) or not part.shape:
-        raise TypeError(
-            f"a batch holds a {type(part).__name__}, expected arrays with a first axis of samples, "
-            "or tuples and dicts of them; convert it with np.asarray"
-        )
-    return [part]
+        what = f"a batch holds a {type(part).__name__}, expected arrays with an axis of samples"
+        raise TypeError(f"{what}, or tuples and dicts of them; convert it with np.asarray")
+    return change(part)
 
 
 def count_samples(batch: Any) -> int:
     """The length of axis 0, which all arrays of the batch share. Raises ValueError if not."""
     if not isinstance(batch, tuple) or len(batch) < 2:
-        raise TypeError(
-            f"a batch is a {type(batch).__name__}, expected a tuple (inputs, targets, ...)"
-        )
-    lengths = [len(array) for array in _arrays(batch)]
+        what = f"a batch is a {type(batch).__name__}"
+        raise TypeError(f"{what}, expected a tuple (inputs, targets, ...)")
+    lengths: list[int] = []
+    each(batch, lambda array: lengths.append(len(array)))
     if not lengths or lengths.count(lengths[0]) != len(lengths):
-        raise ValueError(
-            f"the arrays of a batch hold {lengths} samples, expected the same number in each"
-        )
+        raise ValueError(f"the arrays of a batch hold {lengths} samples, expected the same number")
     return lengths[0]
-
-
-def take(part: Any, where: slice) -> Any:
-    """The samples `where` of an array or of a tuple or dict of arrays, as views."""
-    if isinstance(part, tuple):
-        return tuple(take(value, where) for value in part)
-    if isinstance(part, dict):
-        return {key: take(value, where) for key, value in part.items()}
-    return part[where]
-
-
-def _to_device(part: Any, like: Any) -> Any:
-    """The arrays of `part` where `like` is: one micro-batch at a time moves to a GPU."""
-    if isinstance(part, tuple):
-        return tuple(_to_device(value, like) for value in part)
-    if isinstance(part, dict):
-        return {key: _to_device(value, like) for key, value in part.items()}
-    return part if type(part) is type(like) else np.asarray(part, like=like)
 
 
 # ------------------------------------------------------------------------------ the window
@@ -164,24 +135,14 @@ class Window:
     def next_samples(self, count: int) -> Samples:
         """The draw context of the next `count` samples."""
         start, self.samples = self.samples, self.samples + count
-        return Samples(
-            self.seed,
-            self.update,
-            start,
-            self.samples,
-            self.model.modules,
-            self.statistics,
-            self.positions,
-        )
+        seen = self.model.modules, self.statistics, self.positions
+        return Samples(self.seed, self.update, start, self.samples, *seen)
 
     def add(self, loss: Loss) -> None:
         """Differentiate the loss of one micro-batch and add all it holds to the sums."""
         if not isinstance(loss, Loss):
-            raise TypeError(
-                f"the loss is a {type(loss).__name__}, expected a Loss, a sum that knows its "
-                "weight; return mg.cross_entropy(...) or another loss of minigrad as it is, or "
-                "mg.per_sample(values) for values of your own"
-            )
+            what = f"the loss is a {type(loss).__name__}, expected a Loss, a sum with its weight"
+            raise TypeError(f"{what}: mg.cross_entropy(...) as it is, or mg.per_sample(values)")
         self.micro_batches += 1
         terms = [term for term in loss.terms if self._counts(term)]
         for term in terms:
@@ -209,17 +170,19 @@ class Window:
         else:
             self._backward_into(mine.gradients, total, seed, retain_graph)
         mine.total = mine.total + _total(term)
-        mine.weight = mine.weight + term.weight
+        mine.weight = mine.weight + constant(term.weight, total.data)
 
     def _backward_into(self, gradients: list[Any], total: Tensor, seed: Any, retain: bool) -> None:
         """Walk the tape of a further unit into buffers of its own, in place of `.grad`."""
         kept = [(p.grad, p.home) for p in self.parameters]
-        for p, mine in zip(self.parameters, gradients, strict=True):
-            p.grad, p.home = mine, None
-        backward(total, seed, retain)
-        gradients[:] = [p.grad for p in self.parameters]
-        for p, (grad, home) in zip(self.parameters, kept, strict=True):
-            p.grad, p.home = grad, home
+        try:
+            for p, mine in zip(self.parameters, gradients, strict=True):
+                p.grad, p.home = mine, None
+            backward(total, seed, retain)
+            gradients[:] = [p.grad for p in self.parameters]
+        finally:
+            for i, p in enumerate(self.parameters):
+                p.grad, p.home = kept[i]
 
     def finish(self, collect: Callable[[], list[Any]]) -> StepReport:
         """Divide, once, and report: the gradient in `.grad` is now that of the whole window.
@@ -228,28 +191,26 @@ class Window:
         the last thing done, for all numbers of the report together.
         """
         gradients = collect()
-        for unit, mine in self.sums.items():
-            whole = self.reduction == "sum" or unit == WINDOW
-            weight = 1 if whole else nonzero(mine.weight)
+        for mine in self.sums.values():
+            weight = nonzero(mine.weight) if self.reduction == "mean" else 1
             if mine.gradients is not None:
                 self._add_divided(mine.gradients, weight)
                 gradients = collect()
-            elif not whole:
-                for g in gradients:
-                    g /= constant(weight, g)
+                continue
+            for g in gradients:
+                g /= weight
         exact = bool(gradients) and gradients[0].dtype == object
         square = None if exact else squared_norm(gradients)
         totals = [mine.total for mine in self.sums.values()]
         weights = [mine.weight for mine in self.sums.values()]
         square, moved, *numbers = _fetch([square, self.penalty_moved, *totals, *weights])
         if moved:
-            raise ValueError(
-                "mg.penalty() got another value in another micro-batch, expected a term that "
-                "depends on parameters alone; use mg.per_sample for one that depends on data"
-            )
+            what = "mg.penalty() got other values in other micro-batches, expected a term that"
+            raise ValueError(f"{what} depends on parameters alone; mg.per_sample is for data")
         totals, weights = numbers[: len(totals)], numbers[len(totals) :]
+        divisors = map(nonzero, weights) if self.reduction == "mean" else [1] * len(weights)
         return StepReport(
-            loss=self._value(totals, weights),
+            loss=sum(total / divisor for total, divisor in zip(totals, divisors, strict=True)),
             weights={u: w for u, w in zip(self.sums, weights, strict=True) if u != WINDOW},
             grad_norm=None if exact else _root(square, gradients),
             micro_batches=self.micro_batches,
@@ -259,15 +220,8 @@ class Window:
         """Add the gradient of a further unit to what is in `.grad`, which is divided already."""
         for p, g in zip(self.parameters, gradients, strict=True):
             if g is not None:
-                g /= constant(weight, g)
+                g /= weight
                 p.grad = g if p.grad is None else np.add(p.grad, g, out=p.grad)
-
-    def _value(self, totals: list[Any], weights: list[Any]) -> Any:
-        """The loss of the window: what was differentiated, divided as the gradient was."""
-        if self.reduction == "sum":
-            return sum(totals)
-        pairs = zip(totals, weights, strict=True)
-        return sum(t / constant(nonzero(w), np.asarray(t)) for t, w in pairs)
 
 
 def _total(term: Term) -> Any:
@@ -290,6 +244,11 @@ def _fetch(values: list[Any]) -> list[Any]:
     return [v.item() if hasattr(v, "dtype") else v for v in values]
 
 
+def squared_norm(gradients: Iterable[Any]) -> Any:
+    """The sum of the squares of all elements, as a number or array of one element: no wait."""
+    return sum(np.vdot(g, g) for g in gradients)
+
+
 def _root(square: float, gradients: list[Any]) -> float:
     """The square root; a square that overflowed float32 is computed again in float64."""
     if not math.isfinite(square):
@@ -303,10 +262,15 @@ def _root(square: float, gradients: list[Any]) -> float:
 def run(window: Window, loss: Callable[..., Loss], batch: Any, parts: list[slice]) -> None:
     """All micro-batches of a batch, one after the other: forward, loss, backward."""
     like = window.parameters[0].data
+
+    def to_device(array: Any) -> Any:  # one micro-batch at a time
+        return array if type(array) is type(like) else np.asarray(array, like=like)
+
     for part in parts:
-        inputs, *targets = batch if len(parts) == 1 else take(batch, part)
+        inputs, *targets = each(batch, lambda array: array[part])  # noqa: B023
+        inputs = each(inputs, to_device)
         with drawing(window.next_samples(part.stop - part.start)):
-            window.add(loss(window.model(_to_device(inputs, like)), *targets))
+            window.add(loss(window.model(inputs), *targets))
 
 
 def accumulate(
@@ -343,7 +307,5 @@ def accumulate(
 def check_model(model: Any) -> None:
     """Raise TypeError unless it is a Module."""
     if not isinstance(model, Module):
-        raise TypeError(
-            f"the model is a {type(model).__name__}, expected an mg.Module; put the function into "
-            "the forward() of one"
-        )
+        what = f"the model is a {type(model).__name__}, expected an mg.Module"
+        raise TypeError(f"{what}; put the function into the forward() of one")

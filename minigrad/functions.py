@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.tensor import Tensor, record, wide_sum
+from minigrad.tensor import Tensor, record, shape_error, wide_sum
 
 
 def as_tensor(x: Any, like: Tensor | None = None) -> Tensor:
@@ -77,23 +77,17 @@ def maximum(x: Any, y: Any) -> Tensor:
     """The larger of x and y, elementwise with broadcasting; equal ones share the gradient."""
     x, y = _pair(x, y)
     a, b = x.data, y.data
-    return record(
-        np.maximum(a, b),
-        (x, y),
-        lambda g: (g * (a > b) + g * (a == b) / 2, g * (b > a) + g * (a == b) / 2),
-    )
+    share = lambda g, mine, its: g * (mine > its) + g * (mine == its) / 2  # noqa: E731
+    return record(np.maximum(a, b), (x, y), lambda g: (share(g, a, b), share(g, b, a)))
 
 
 def where(condition: Any, x: Any, y: Any) -> Tensor:
     """x where the boolean array `condition` is true, else y; all three broadcast."""
     x, y = _pair(x, y)
     chosen = np.asarray(condition, dtype=bool, like=x.data)
+    z = np.where(chosen, x.data, y.data)
     # A product with the mask would turn a NaN in the branch not taken into a NaN gradient.
-    return record(
-        np.where(chosen, x.data, y.data),
-        (x, y),
-        lambda g: (np.where(chosen, g, 0), np.where(chosen, 0, g)),
-    )
+    return record(z, (x, y), lambda g: (np.where(chosen, g, 0), np.where(chosen, 0, g)))
 
 
 def _pair(x: Any, y: Any) -> tuple[Tensor, Tensor]:
@@ -153,22 +147,15 @@ def concatenate(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
     """The tensors one after the other along `axis`."""
     tensors = _one_dtype(tensors)
     ends = np.cumsum([t.shape[axis] for t in tensors])[:-1].tolist()
-    return record(
-        np.concatenate([t.data for t in tensors], axis=axis),
-        tuple(tensors),
-        lambda g: tuple(np.split(g, ends, axis=axis)),
-    )
+    y = np.concatenate([t.data for t in tensors], axis=axis)
+    return record(y, tensors, lambda g: np.split(g, ends, axis=axis))
 
 
 def stack(tensors: Sequence[Tensor], axis: int = 0) -> Tensor:
     """The tensors, all of one shape, side by side along a new `axis`."""
     tensors = _one_dtype(tensors)
-    count = len(tensors)
-    return record(
-        np.stack([t.data for t in tensors], axis=axis),
-        tuple(tensors),
-        lambda g: tuple(np.take(g, i, axis=axis) for i in range(count)),
-    )
+    y, places = np.stack([t.data for t in tensors], axis=axis), range(len(tensors))
+    return record(y, tensors, lambda g: [np.take(g, i, axis=axis) for i in places])
 
 
 def _one_dtype(tensors: Sequence[Any]) -> list[Tensor]:
@@ -202,10 +189,8 @@ def check_integers(values: Any, bound: int, what: str, of: str) -> Any:
         raise TypeError(f"{what}s of dtype {values.dtype}, expected integers; use .astype(int)")
     if isinstance(values, np.ndarray) and values.size and not all_below(values, bound):
         low, high = values.min(), values.max()
-        raise IndexError(
-            f"{what} {low if low < 0 else high}, expected 0 to {bound - 1}, one of {bound} {of}; "
-            "correct the data"
-        )
+        wrong = low if low < 0 else high
+        raise IndexError(f"{what} {wrong}, expected 0 to {bound - 1}, one of {bound} {of}")
     return values
 
 
@@ -228,10 +213,8 @@ def linear(x: Any, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     inputs, outputs = weight.data.shape
     shape = x.data.shape
     if not shape or shape[-1] != inputs:
-        raise ValueError(
-            f"linear() got inputs of shape {shape}, expected (..., {inputs}): the weight has shape "
-            f"{weight.shape}, and the last axis of the inputs must be its first"
-        )
+        expected = f"(..., {inputs}): the last axis must be the first of the weight {weight.shape}"
+        raise shape_error("linear()", shape, expected)
     rows, W = x.data, weight.data
     if len(shape) != 2:
         rows = rows.reshape(-1, inputs)
@@ -244,12 +227,9 @@ def linear(x: Any, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     def pullback(g: Any) -> tuple:
         g = g.reshape(-1, outputs)
         product = np.multiply if len(g) == 1 else np.matmul  # an outer product is 4 times faster
-        gradients = (
-            lambda out: (g @ W.T).reshape(shape),
-            lambda out: product(rows.T, g, out=out),
-            lambda out: wide_sum(g, 0, out=out),
-        )
-        return gradients if bias is not None else gradients[:2]
+        dx = lambda out: (g @ W.T).reshape(shape)  # noqa: E731
+        dW = lambda out: product(rows.T, g, out=out)  # noqa: E731
+        return (dx, dW) if bias is None else (dx, dW, wide_sum(g, 0))
 
     return record(y, (x, weight) if bias is None else (x, weight, bias), pullback)
 

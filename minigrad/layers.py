@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from minigrad import functions as F
 from minigrad.randomness import default_generator, uniform_words
-from minigrad.tensor import Tensor, fractions, record
+from minigrad.tensor import Tensor, fractions, record, shape_error
+
+Rng: TypeAlias = "np.random.Generator | None"
 
 
 class Module:
@@ -35,23 +37,18 @@ class Module:
         for name, value in vars(self).items():
             if isinstance(value, Module):
                 yield name, value
-            elif isinstance(value, list | tuple):
-                yield from ((f"{name}.{i}", m) for i, m in enumerate(value) if _is_module(m))
-            elif isinstance(value, dict):
-                yield from ((f"{name}.{key}", m) for key, m in value.items() if _is_module(m))
+            elif isinstance(value, list | tuple | dict):
+                inside = value.items() if isinstance(value, dict) else enumerate(value)
+                yield from ((f"{name}.{key}", m) for key, m in inside if isinstance(m, Module))
 
-    def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
+    def named_modules(self, prefix: str = "", seen: Any = None) -> Iterator[tuple[str, Module]]:
         """(name, module) of this module and all below it, each once."""
-        seen: set[Module] = set()
-        stack: list[tuple[str, Module]] = [(prefix, self)]
-        while stack:
-            name, module = stack.pop()
-            if module in seen:
-                continue
-            seen.add(module)
-            yield name, module
-            below = [(f"{name}.{n}" if name else n, child) for n, child in module.children()]
-            stack.extend(reversed(below))
+        seen = set() if seen is None else seen
+        if self not in seen:
+            seen.add(self)
+            yield prefix, self
+            for name, child in self.children():
+                yield from child.named_modules(f"{prefix}.{name}" if prefix else name, seen)
 
     def modules(self) -> list[Module]:
         """This module and all below it, in the order in which they were set."""
@@ -103,50 +100,42 @@ class Module:
 
     def state_dict(self) -> dict[str, Any]:
         """Copies of all parameters and buffers, by name."""
-        state = {name: parameter.data.copy() for name, parameter in self.named_parameters()}
-        state |= {name: getattr(m, attribute).copy() for name, m, attribute in self.named_buffers()}
-        return state
+        return {name: array.copy() for name, array in self._arrays().items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Copy the values of `state` in, all or none.
+        """Copy the values of `state` in, all or none: see `load_arrays`."""
+        load_arrays(self._arrays(), state)
 
-        Raises KeyError for missing or unexpected names, ValueError for a shape that does not fit.
-        """
-        mine = {name: parameter.data for name, parameter in self.named_parameters()}
-        mine |= {name: getattr(m, attribute) for name, m, attribute in self.named_buffers()}
-        missing, unexpected = mine.keys() - state.keys(), state.keys() - mine.keys()
-        if missing or unexpected:
-            raise KeyError(
-                f"load_state_dict() misses {sorted(missing)} and does not know "
-                f"{sorted(unexpected)}; save and load the same model"
-            )
-        for name, data in mine.items():
-            if np.shape(state[name]) != data.shape:
-                raise ValueError(
-                    f"load_state_dict() got {name} of shape {np.shape(state[name])}, expected "
-                    f"{data.shape}; save and load the same model"
-                )
-        for name, data in mine.items():
-            data[...] = np.asarray(state[name], dtype=data.dtype, like=data)
+    def _arrays(self) -> dict[str, Any]:
+        arrays = {name: parameter.data for name, parameter in self.named_parameters()}
+        return arrays | {name: getattr(m, key) for name, m, key in self.named_buffers()}
 
     def __repr__(self) -> str:
-        inside = ", ".join(repr(child) for _, child in self.children())
-        return f"{type(self).__name__}({inside})"
+        own = [f"{k}={v.shape}" for k, v in vars(self).items() if isinstance(v, Tensor)]
+        return f"{type(self).__name__}({', '.join(own + [repr(m) for _, m in self.children()])})"
 
 
-def _is_module(value: Any) -> bool:
-    return isinstance(value, Module)
+def load_arrays(arrays: dict[str, Any], state: dict[str, Any]) -> None:
+    """Copy the arrays of `state` into those of the same names, all or none.
+
+    Raises KeyError for missing or unexpected names, ValueError for a shape that does not fit.
+    """
+    missing, unexpected = sorted(arrays.keys() - state), sorted(state.keys() - arrays)
+    if missing or unexpected:
+        what = f"load_state_dict() misses {missing} and does not know {unexpected}"
+        raise KeyError(f"{what}; load what a model or optimizer of the same kind has saved")
+    for name, array in arrays.items():
+        if np.shape(state[name]) != array.shape:
+            raise shape_error(f"load_state_dict() {name}", np.shape(state[name]), f"{array.shape}")
+    for name, array in arrays.items():
+        array[...] = np.asarray(state[name], dtype=array.dtype, like=array)
 
 
 # ----------------------------------------------------------------------------- initial values
 
 
 def initial_weight(
-    inputs: int,
-    outputs: int,
-    rule: str = "he",
-    rng: np.random.Generator | None = None,
-    dtype: Any = np.float32,
+    inputs: int, outputs: int, rule: str = "he", rng: Rng = None, dtype: Any = np.float32
 ) -> np.ndarray:
     """Normal values (inputs, outputs) of mean 0, drawn from `rng` (the seed's if None).
 
@@ -173,23 +162,13 @@ class Linear(Module):
     """x @ weight + bias. weight (inputs, outputs), bias (outputs,) of zeros. (..., inputs) in."""
 
     def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        bias: bool = True,
-        *,
-        init: str = "he",
-        rng: np.random.Generator | None = None,
-        dtype: Any = np.float32,
+        self, inputs: int, outputs: int, bias=True, *, init="he", rng: Rng = None, dtype=np.float32
     ) -> None:
         self.weight = parameter(initial_weight(inputs, outputs, init, rng, dtype))
         self.bias = parameter(np.zeros_like(self.weight.data, shape=outputs)) if bias else None
 
     def forward(self, x: Any) -> Tensor:
         return F.linear(x, self.weight, self.bias)
-
-    def __repr__(self) -> str:
-        return "Linear({}, {})".format(*self.weight.shape)
 
 
 class ReLU(Module):
@@ -216,22 +195,12 @@ class Sigmoid(Module):
 class Embedding(Module):
     """Row `i` of weight (rows, width) for each integer i: (...) -> (..., width)."""
 
-    def __init__(
-        self,
-        rows: int,
-        width: int,
-        *,
-        rng: np.random.Generator | None = None,
-        dtype: Any = np.float32,
-    ) -> None:
+    def __init__(self, rows: int, width: int, *, rng: Rng = None, dtype: Any = np.float32) -> None:
         rng = default_generator() if rng is None else rng
         self.weight = parameter(rng.standard_normal((rows, width)), dtype)
 
     def forward(self, indices: Any) -> Tensor:
         return F.embedding(self.weight, indices)
-
-    def __repr__(self) -> str:
-        return "Embedding({}, {})".format(*self.weight.shape)
 
 
 class Dropout(Module):
@@ -254,9 +223,6 @@ class Dropout(Module):
         mask = np.asarray(kept, like=x.data)
         scale = x.operand(1 / (1 - self.p)).data
         return record(x.data * mask * scale, (x,), lambda g: (g * mask * scale,))
-
-    def __repr__(self) -> str:
-        return f"Dropout({self.p})"
 
 
 class Sequential(Module):
@@ -281,11 +247,11 @@ class MLP(Sequential):
     def __init__(
         self,
         *sizes: int,
-        activation: Callable[[], Module] = ReLU,
-        norm: Callable[..., Module] | None = None,
+        activation: Any = ReLU,
+        norm: Any = None,
         dropout: float = 0.0,
         init: str = "he",
-        rng: np.random.Generator | None = None,
+        rng: Rng = None,
         dtype: Any = np.float32,
     ) -> None:
         if len(sizes) < 2 or min(sizes) < 1:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.functions import _sigmoid, all_below, as_tensor, check_integers
-from minigrad.tensor import Tensor, record, wide_sum
+from minigrad.tensor import Tensor, record, shape_error, wide_sum
 
 WINDOW = "window"  # the unit of a term that does not depend on data: it counts once a window
 
@@ -51,16 +51,12 @@ class Loss:
 
     def _combine(self, value: Any) -> Tensor:
         first, *others = (t.coefficient * value(t) for t in self.terms)
-        for other in others:
-            first = first + other
-        return first
+        return sum(others, first)
 
     def __add__(self, other: Any) -> Loss:
         if not isinstance(other, Loss):
-            raise TypeError(
-                f"a Loss was added to a {type(other).__name__}, expected a Loss; use mg.penalty(t) "
-                "for a term that does not depend on data, mg.per_sample(values) for one that does"
-            )
+            what = f"a Loss was added to a {type(other).__name__}, expected a Loss: mg.penalty(t)"
+            raise TypeError(f"{what} for a term without data, mg.per_sample(t) for one with data")
         terms = {term.unit: term for term in self.terms}
         for term in other.terms:
             mine = terms.get(term.unit)
@@ -71,19 +67,11 @@ class Loss:
 
     def __mul__(self, factor: float | Fraction) -> Loss:
         if not isinstance(factor, int | float | Fraction | np.number):
-            raise TypeError(
-                f"a Loss was multiplied by a {type(factor).__name__}, expected a number; weigh "
-                "samples with sample_weights"
-            )
+            what = f"a Loss was multiplied by a {type(factor).__name__}, expected a number"
+            raise TypeError(f"{what}; weigh samples with sample_weights")
         return Loss([replace(t, coefficient=factor * t.coefficient) for t in self.terms])
 
     __rmul__ = __mul__
-
-    def __sub__(self, other: Any) -> Loss:
-        return self + -1 * other
-
-    def __truediv__(self, divisor: float | Fraction) -> Loss:
-        return self * (1 / divisor)
 
     def __repr__(self) -> str:
         terms = (f"{t.coefficient} * {t.total.data} {t.unit} / {t.weight}" for t in self.terms)
@@ -96,10 +84,8 @@ def _merge(a: Term, b: Term) -> Term:
     if not same and not (hasattr(a.weight, "shape") or hasattr(b.weight, "shape")):
         same = a.weight == b.weight  # both lie on the host: to compare costs no wait
     if not same and a.unit != WINDOW:
-        raise ValueError(
-            f"two losses count in the unit {a.unit!r} but weigh {a.weight} and {b.weight}; name "
-            "the unit of one of them, as in mg.squared_error(y, t, unit='reward')"
-        )
+        what = f"two losses count in the unit {a.unit!r} but weigh {a.weight} and {b.weight}"
+        raise ValueError(f"{what}; name one's unit, as in mg.squared_error(y, t, unit='reward')")
     return Term(a.unit, 1, a.coefficient * a.total + b.coefficient * b.total, a.weight)
 
 
@@ -114,11 +100,9 @@ def per_sample(values: Tensor, sample_weights: Any = None, unit: str | None = No
     sample_weights: array of that shape or of its first axes, or None for ones.
     """
     if not isinstance(values, Tensor) or values.ndim == 0:
-        raise TypeError(
-            "per_sample() got "
-            + (f"a {type(values).__name__}" if not isinstance(values, Tensor) else "one number")
-            + ", expected a Tensor with one value a sample; do not sum or average it yourself"
-        )
+        found = "one number" if isinstance(values, Tensor) else f"a {type(values).__name__}"
+        what = f"per_sample() got {found}, expected a Tensor with one value a sample"
+        raise TypeError(f"{what}; do not sum or average it yourself")
     if sample_weights is None:
         return _loss(values.sum(), values.data.size, unit or _unit(values.shape))
     w = _host_weights(sample_weights, values.shape)
@@ -149,7 +133,7 @@ def _host_weights(weights: Any, shape: tuple[int, ...]) -> Any:
     """Weights checked against the values' `shape`, with as many axes, so that they broadcast."""
     w = weights if hasattr(weights, "dtype") else np.asarray(weights)
     if w.ndim == 0 or w.shape != shape[: w.ndim]:
-        raise ValueError(f"sample_weights have shape {w.shape}, expected {shape} or its first axes")
+        raise shape_error("sample_weights", w.shape, f"{shape} or its first axes")
     on_host = isinstance(w, np.ndarray)  # a look at a device would wait
     if on_host and not (np.all(w >= 0) and (w.dtype == object or np.all(np.isfinite(w)))):
         raise ValueError("sample_weights hold a negative or non-finite number; correct them")
@@ -166,9 +150,7 @@ def _total(weights: Any) -> Any:
 # --------------------------------------------------------------------------- regression
 
 
-def squared_error(
-    prediction: Tensor, target: Any, sample_weights: Any = None, unit: str | None = None
-) -> Loss:
+def squared_error(prediction: Tensor, target: Any, sample_weights=None, unit=None) -> Loss:
     """(prediction - target)^2, summed. Both (n, ...); it weighs the number of elements.
 
     sample_weights: (n,) or more axes of the prediction's shape; then it weighs their sum.
@@ -177,9 +159,7 @@ def squared_error(
     return per_sample(difference * difference, sample_weights, unit)
 
 
-def absolute_error(
-    prediction: Tensor, target: Any, sample_weights: Any = None, unit: str | None = None
-) -> Loss:
+def absolute_error(prediction: Tensor, target: Any, sample_weights=None, unit=None) -> Loss:
     """|prediction - target|, summed; the gradient at 0 is 0. Shapes as in `squared_error`."""
     difference = _difference(prediction, target, "absolute_error")
     d = difference.data
@@ -191,11 +171,8 @@ def _difference(prediction: Any, target: Any, name: str) -> Tensor:
     prediction = as_tensor(prediction)
     target = as_tensor(target, like=prediction)
     if prediction.shape != target.shape:
-        raise ValueError(
-            f"{name}() got predictions of shape {prediction.shape} and targets of shape "
-            f"{target.shape}, expected one shape: (n, 1) and (n,) would be paired each with each; "
-            "reshape one of them"
-        )
+        expected = f"{prediction.shape}, that of the other: (n, 1) and (n,) pair each with each"
+        raise shape_error(f"{name}() targets", target.shape, expected)
     return prediction - target
 
 
@@ -203,7 +180,7 @@ def _difference(prediction: Any, target: Any, name: str) -> Tensor:
 
 
 def binary_cross_entropy_with_logits(
-    logits: Tensor, target: Any, sample_weights: Any = None, unit: str | None = None
+    logits: Tensor, target: Any, sample_weights: Any = None, unit: Any = None
 ) -> Loss:
     """-t log s(z) - (1 - t) log(1 - s(z)), summed: s the sigmoid, logits z and targets t (n, ...).
 
@@ -214,10 +191,8 @@ def binary_cross_entropy_with_logits(
     t = as_tensor(target, like=logits).data
     z = logits.data
     if z.shape != t.shape:
-        raise ValueError(
-            f"binary_cross_entropy_with_logits() got logits of shape {z.shape} and targets of "
-            f"shape {t.shape}, expected one shape; reshape one of them"
-        )
+        expected = f"{z.shape}, that of the logits; reshape one of them"
+        raise shape_error("binary_cross_entropy_with_logits() targets", t.shape, expected)
     y = np.maximum(z, 0) - z * t + np.log1p(np.exp(-np.abs(z)))
     values = record(y, (logits,), lambda g: (g * (_sigmoid(z) - t),))
     return per_sample(values, sample_weights, unit)
@@ -248,28 +223,22 @@ def cross_entropy(
     labels = labels if hasattr(labels, "dtype") else np.asarray(labels)
     classes = logits.shape[-1] if logits.ndim else 0
     if labels.shape != logits.shape[:-1] or not logits.ndim:
-        raise ValueError(
-            f"cross_entropy() got logits of shape {logits.shape} and labels of shape "
-            f"{labels.shape}, expected logits (..., classes) and one integer label for each ..."
-        )
-    z, y = logits.data.reshape(-1, classes), labels.reshape(-1)
-    n = len(y)
-    y, rows = _count(y, classes, ignore_index)
+        expected = f"{logits.shape[:-1]}: one for each row of the logits {logits.shape}"
+        raise shape_error("cross_entropy() labels", labels.shape, expected)
+    z, n = logits.data.reshape(-1, classes), labels.size
+    y, rows = _count(labels.reshape(-1), classes, ignore_index)
     if sample_weights is not None:
-        samples = _host_weights(sample_weights, labels.shape)
-        samples = np.broadcast_to(samples, labels.shape).reshape(-1)
-        rows = samples if rows is None else rows * samples
-    w = rows
+        samples = np.broadcast_to(_host_weights(sample_weights, labels.shape), labels.shape)
+        rows = samples.reshape(-1) if rows is None else rows * samples.reshape(-1)
+    w, by_class = rows, None
     if class_weights is not None:
         by_class = np.asarray(class_weights, like=y)
         if by_class.shape != (classes,):
-            raise ValueError(
-                f"class_weights have shape {by_class.shape}, expected ({classes},), one a class"
-            )
+            raise shape_error("class_weights", by_class.shape, f"({classes},), one a class")
         w = by_class[y] if rows is None else rows * by_class[y]
     weight = n if w is None else _total(w)
-    if w is not None:
-        w = np.asarray(w, dtype=z.dtype, like=z)
+    near = lambda a: a if a is None else np.asarray(a, dtype=z.dtype, like=z)  # noqa: E731
+    w, rows, by_class = near(w), near(rows), near(by_class)
     y, index = np.asarray(y, like=z), np.arange(n, like=z)
 
     shifted = z - z.max(axis=1, keepdims=True)
@@ -282,10 +251,8 @@ def cross_entropy(
         total = wide_sum(values if w is None else values * w)
     else:
         q = np.ones_like(z) * (label_smoothing / classes)
-        if rows is not None:
-            q *= np.asarray(rows, dtype=z.dtype, like=z)[:, None]
-        if class_weights is not None:
-            q *= np.asarray(by_class, dtype=z.dtype, like=z)
+        q *= 1 if rows is None else rows[:, None]
+        q *= 1 if by_class is None else by_class
         q[index, y] += (1 - label_smoothing) * (1 if w is None else w)
         total = wide_sum(q * (np.log(s) - shifted))
 

@@ -14,7 +14,7 @@ import numpy as np
 from minigrad import functions as F
 from minigrad.layers import Module, parameter
 from minigrad.randomness import current_samples
-from minigrad.tensor import Tensor
+from minigrad.tensor import Tensor, shape_error
 
 
 class Statistics(NamedTuple):
@@ -52,13 +52,7 @@ class BatchNorm(Module):
     buffers = ("running_mean", "running_var")
 
     def __init__(
-        self,
-        features: int,
-        *,
-        momentum: float = 0.1,
-        eps: float = 1e-5,
-        statistics: str = "micro",
-        dtype: Any = np.float32,
+        self, features: int, *, momentum=0.1, eps=1e-5, statistics="micro", dtype: Any = np.float32
     ) -> None:
         if statistics != "micro":
             raise ValueError(f"BatchNorm() got statistics={statistics!r}, expected 'micro'")
@@ -71,19 +65,14 @@ class BatchNorm(Module):
     def forward(self, x: Any) -> Tensor:
         x = F.as_tensor(x, like=self.weight)
         if x.ndim != 2 or x.shape[1] != self.weight.shape[0]:
-            raise ValueError(
-                f"BatchNorm got an input of shape {x.shape}, expected "
-                f"(n, {self.weight.shape[0]}): one row a sample, one column a feature"
-            )
+            raise shape_error("BatchNorm", x.shape, f"(n, {len(self.weight)}), a row a sample")
         if not self.training:
             r = 1 / np.sqrt(self.running_var + self.eps)
             return (x - self.running_mean) * r * self.weight + self.bias
         n = x.shape[0]
         if n < 2:
-            raise ValueError(
-                "BatchNorm got a micro-batch of one sample in training, expected two or more: the "
-                "variance of one value is 0; use a larger micro_batch_size, or LayerNorm"
-            )
+            what = "BatchNorm got a micro-batch of one sample in training, expected two or more"
+            raise ValueError(f"{what}; use a larger micro_batch_size, or LayerNorm")
         y, mean, squares = F.batch_norm(x, self.weight, self.bias, self.eps)
         seen, samples = Statistics(n, mean, squares), current_samples()
         if samples is None:
@@ -102,9 +91,6 @@ class BatchNorm(Module):
             (1 - m) * self.running_var + m * variance,
         )
 
-    def __repr__(self) -> str:
-        return f"BatchNorm({self.weight.shape[0]})"
-
 
 class LayerNorm(Module):
     """Standardize each sample over its last axis, times weight (c,), plus bias (c,).
@@ -120,13 +106,8 @@ class LayerNorm(Module):
     def forward(self, x: Any) -> Tensor:
         x = F.as_tensor(x, like=self.weight)
         if not x.ndim or x.shape[-1] != self.weight.shape[0]:
-            raise ValueError(
-                f"LayerNorm got an input of shape {x.shape}, expected (..., {self.weight.shape[0]})"
-            )
+            raise shape_error("LayerNorm", x.shape, f"(..., {len(self.weight)})")
         return F.standardize(x, -1, self.eps) * self.weight + self.bias
-
-    def __repr__(self) -> str:
-        return f"LayerNorm({self.weight.shape[0]})"
 
 
 class GroupNorm(Module):
@@ -139,9 +120,7 @@ class GroupNorm(Module):
         self, groups: int, channels: int, *, eps: float = 1e-5, dtype: Any = np.float32
     ) -> None:
         if groups < 1 or channels % groups:
-            raise ValueError(
-                f"GroupNorm() got {groups} groups of {channels} channels, expected a divisor"
-            )
+            raise ValueError(f"GroupNorm() got {groups} groups, expected a divisor of {channels}")
         self.weight = parameter(np.ones(channels), dtype)
         self.bias = parameter(np.zeros(channels), dtype)
         self.groups, self.eps = groups, eps
@@ -150,13 +129,8 @@ class GroupNorm(Module):
         x = F.as_tensor(x, like=self.weight)
         channels = self.weight.shape[0]
         if x.ndim < 2 or x.shape[1] != channels:
-            raise ValueError(
-                f"GroupNorm got an input of shape {x.shape}, expected (n, {channels}, ...)"
-            )
+            raise shape_error("GroupNorm", x.shape, f"(n, {channels}, ...)")
         grouped = x.reshape(x.shape[0], self.groups, -1)
         y = F.standardize(grouped, -1, self.eps).reshape(x.shape)
         column = (channels,) + (1,) * (x.ndim - 2)
         return y * self.weight.reshape(column) + self.bias.reshape(column)
-
-    def __repr__(self) -> str:
-        return f"GroupNorm({self.groups}, {self.weight.shape[0]})"

@@ -14,8 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.layers import load_arrays
 from minigrad.tensor import Tensor, constant, gradient_dtype
 
+Parameters = Iterable[Tensor]
+Rate = float | Callable[[int], float]  # a number, or a function of the updates made so far
 BLOCK = 1 << 16  # elements that an update works on at a time: its scratch stays in the cache
 
 
@@ -29,11 +32,12 @@ class Flat:
         self.parts = [slice(e - p.data.size, e) for p, e in zip(parameters, ends, strict=True)]
         self.data = np.empty_like(first, shape=ends[-1])
         self.gradients = np.empty_like(first, shape=ends[-1], dtype=gradient_dtype(first))
-        self.views = [self._view(self.data, i) for i in range(len(parameters))]
-        self.homes = [self._view(self.gradients, i) for i in range(len(parameters))]
+        self.views = [self.view(self.data, i) for i in range(len(parameters))]
+        self.homes = [self.view(self.gradients, i) for i in range(len(parameters))]
         self.gather()
 
-    def _view(self, flat: Any, i: int) -> Any:
+    def view(self, flat: Any, i: int) -> Any:
+        """The part of parameter i of an array like `data`, in its shape."""
         return flat[self.parts[i]].reshape(self.parameters[i].data.shape)
 
     def gather(self) -> list[Any]:
@@ -63,11 +67,10 @@ class Flat:
     def _adopt(self, i: int) -> None:
         """Take parameter i, or take it back after `p.data = ...`."""
         p, view = self.parameters[i], self.views[i]
-        if type(p.data) is not type(view) or p.data.dtype != view.dtype:
-            raise TypeError(
-                "a parameter changed its dtype or device after the optimizer was made; convert the "
-                "model first, then make the optimizer"
-            )
+        same = type(p.data) is type(view) and p.data.dtype == view.dtype
+        if not same or p.data.shape != view.shape:
+            what = "a parameter changed its shape, dtype or device after the optimizer was made"
+            raise TypeError(f"{what}; convert the model first, then make the optimizer")
         view[...] = p.data
         p.data, p.home = view, self.homes[i]
 
@@ -81,23 +84,21 @@ class Optimizer:
 
     states: tuple[str, ...] = ()
 
-    def __init__(
-        self, parameters: Iterable[Tensor], lr: float | Callable[[int], float], weight_decay: float
-    ) -> None:
+    def __init__(self, parameters: Parameters, lr: Rate, weight_decay: float) -> None:
         self.parameters = list(dict.fromkeys(parameters))
         if not self.parameters or not all(_is_leaf(p) for p in self.parameters):
-            raise ValueError(
-                f"{type(self).__name__}() got parameters that are not all leaf Tensors, expected "
-                "one or more; pass model.parameters()"
-            )
-        if not callable(lr) and not lr >= 0:
-            raise ValueError(f"{type(self).__name__}() got lr = {lr}, expected 0 or more")
-        if not weight_decay >= 0:
-            raise ValueError(
-                f"{type(self).__name__}() got weight_decay = {weight_decay}, expected 0 or more"
-            )
+            what = f"{type(self).__name__}() got no parameters, or some that are no leaf Tensors"
+            raise ValueError(f"{what}, expected model.parameters()")
+        if not callable(lr):
+            self._at_least_0("lr", lr)
+        self._at_least_0("weight_decay", weight_decay)
         self.lr, self.weight_decay, self.updates = lr, weight_decay, 0
         self._lay_out()
+
+    def _at_least_0(self, name: str, value: Any, below: float = math.inf) -> None:
+        if not 0 <= value < below:
+            what = f"{type(self).__name__}() got {name} = {value}, expected 0 or more"
+            raise ValueError(what if below == math.inf else f"{what} and below {below}")
 
     def _lay_out(self) -> None:
         """One Flat a dtype, and zeros for each state."""
@@ -153,37 +154,22 @@ class Optimizer:
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
-        """The number of updates, and copies of each state, by name, one array a parameter."""
-        saved: dict[str, Any] = {"updates": self.updates}
-        for name in self.states:
-            arrays = {}
-            for flat, state in zip(self.flats, self.state, strict=True):
-                for i, p in enumerate(flat.parameters):
-                    arrays[p] = flat._view(state[name], i).copy()
-            saved[name] = [arrays[p] for p in self.parameters]
-        return saved
+        """The number of updates, and copies of all states: "m.0" is `m` of the first parameter."""
+        return {"updates": self.updates} | {k: a.copy() for k, a in self._arrays().items()}
 
-    def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken. Raises KeyError or ValueError if it does not fit."""
-        if saved.keys() != {"updates", *self.states}:
-            raise KeyError(
-                f"load_state_dict() got the keys {sorted(saved)}, expected "
-                f"{sorted(('updates', *self.states))}; load what the same optimizer saved"
-            )
-        shapes = [p.data.shape for p in self.parameters]
-        for name in self.states:
-            if [np.shape(array) for array in saved[name]] != shapes:
-                raise ValueError(
-                    f"load_state_dict() got {name!r} for parameters of other shapes, expected "
-                    f"{shapes}; load what an optimizer of the same model saved"
-                )
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state_dict` was taken, or change nothing: see `load_arrays`."""
+        load_arrays({"updates": np.array(0)} | self._arrays(), state)
+        self.updates = state["updates"]
+
+    def _arrays(self) -> dict[str, Any]:
         place = {p: i for i, p in enumerate(self.parameters)}
-        self.updates = saved["updates"]
-        for flat, state in zip(self.flats, self.state, strict=True):
-            for i, p in enumerate(flat.parameters):
-                for name in self.states:
-                    view = flat._view(state[name], i)
-                    view[...] = np.asarray(saved[name][place[p]], dtype=view.dtype, like=view)
+        return {
+            f"{name}.{place[p]}": flat.view(state[name], i)
+            for flat, state in zip(self.flats, self.state, strict=True)
+            for i, p in enumerate(flat.parameters)
+            for name in self.states
+        }
 
     def __getstate__(self) -> dict[str, Any]:
         copied = {key: value for key, value in vars(self).items() if key not in ("flats", "state")}
@@ -210,18 +196,11 @@ class SGD(Optimizer):
     states = ("velocity",)
 
     def __init__(
-        self,
-        parameters: Iterable[Tensor],
-        lr: float | Callable[[int], float],
-        momentum: float = 0.0,
-        nesterov: bool = False,
-        weight_decay: float = 0.0,
+        self, parameters: Parameters, lr: Rate, momentum=0.0, nesterov=False, weight_decay=0.0
     ) -> None:
-        if not momentum >= 0 or (nesterov and not momentum):
-            raise ValueError(
-                f"SGD() got momentum = {momentum} with nesterov = {nesterov}, "
-                "expected 0 or more, and more than 0 for nesterov"
-            )
+        self._at_least_0("momentum", momentum)
+        if nesterov and not momentum:
+            raise ValueError("SGD() got nesterov with momentum = 0, expected more than 0")
         if not momentum:
             self.states = ()
         self.momentum, self.nesterov = momentum, nesterov
@@ -254,17 +233,15 @@ class Adam(Optimizer):
 
     def __init__(
         self,
-        parameters: Iterable[Tensor],
-        lr: float | Callable[[int], float] = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
+        parameters: Parameters,
+        lr: Rate = 1e-3,
+        betas=(0.9, 0.999),
+        eps=1e-8,
+        weight_decay=0.0,
     ) -> None:
-        if not all(0 <= beta < 1 for beta in betas) or not eps >= 0:
-            raise ValueError(
-                f"{type(self).__name__}() got betas = {betas} and eps = {eps}, expected betas from "
-                "0 to below 1 and eps of 0 or more"
-            )
+        for beta in betas:
+            self._at_least_0("a beta", beta, below=1)
+        self._at_least_0("eps", eps)
         self.betas, self.eps = betas, eps
         super().__init__(parameters, lr, weight_decay)
 
@@ -295,11 +272,11 @@ class AdamW(Adam):
 
     def __init__(
         self,
-        parameters: Iterable[Tensor],
-        lr: float | Callable[[int], float] = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 1e-2,
+        parameters: Parameters,
+        lr: Rate = 1e-3,
+        betas=(0.9, 0.999),
+        eps=1e-8,
+        weight_decay=1e-2,
     ) -> None:
         super().__init__(parameters, lr, betas, eps, weight_decay)
 
@@ -307,74 +284,3 @@ class AdamW(Adam):
         """The gradient as it is; `p` shrinks instead."""
         p *= 1 - lr * self.weight_decay
         return g
-
-
-# ------------------------------------------------------------------------------ clipping
-
-
-def squared_norm(gradients: Iterable[Any]) -> Any:
-    """The sum of the squares of all elements, as a number or array of one element: no wait."""
-    return sum(np.vdot(g, g) for g in gradients)
-
-
-def clip_grad_norm(parameters: Iterable[Tensor], max_norm: float) -> float:
-    """Scale all gradients by one factor so that their common norm is at most `max_norm`.
-
-    Returns the norm before. To be called once a window, on the finished gradient, never on parts.
-    """
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    norm = float(squared_norm(gradients)) ** 0.5
-    clip(gradients, norm, max_norm)
-    return norm
-
-
-def clip(gradients: Iterable[Any], norm: float, max_norm: float) -> None:
-    """Scale gradients whose common norm is `norm` down to `max_norm`, if they exceed it."""
-    if norm > max_norm:
-        for g in gradients:
-            g *= max_norm / norm
-
-
-class WeightAverage:
-    """Exponential moving average of the weights: average <- d average + (1 - d) weight (Polyak).
-
-    It starts at the weights as they are, and moves once per update (train_step's `average=`).
-    """
-
-    def __init__(self, parameters: Iterable[Tensor], decay: float) -> None:
-        if not 0 <= decay < 1:
-            raise ValueError(f"WeightAverage() got decay = {decay}, expected 0 to below 1")
-        self.parameters, self.decay, self.updates = list(parameters), decay, 0
-        self.values = [p.data.copy() for p in self.parameters]
-
-    def update(self) -> None:
-        """One move towards the weights as they are now."""
-        self.write(self.scratch())
-
-    def scratch(self) -> list[Any]:
-        """The memory that `write` needs."""
-        return [np.empty_like(value) for value in self.values]
-
-    def write(self, scratch: list[Any]) -> None:
-        """average += (1 - d) (weight - average)."""
-        self.updates += 1
-        for value, p, s in zip(self.values, self.parameters, scratch, strict=True):
-            np.subtract(p.data, value, out=s)
-            s *= constant(1 - self.decay, s)
-            value += s
-
-    def state_dict(self) -> dict[str, Any]:
-        """The number of updates and copies of the averages, one array a parameter."""
-        return {"updates": self.updates, "values": [value.copy() for value in self.values]}
-
-    def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken."""
-        shapes = [value.shape for value in self.values]
-        if [np.shape(value) for value in saved["values"]] != shapes:
-            raise ValueError(
-                f"load_state_dict() got averages of other shapes than {shapes}; load what an "
-                "average of the same model saved"
-            )
-        self.updates = saved["updates"]
-        for mine, value in zip(self.values, saved["values"], strict=True):
-            mine[...] = np.asarray(value, dtype=mine.dtype, like=mine)

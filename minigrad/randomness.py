@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.tensor import shape_error
+
 
 class _Seed:
     """One of the three globals: the seed, and what was drawn outside of any window since."""
@@ -103,10 +105,8 @@ def uniform_words(layer: Any, shape: tuple[int, ...]) -> np.ndarray:
         return _philox(_Seed.value, (_Seed.loose, 0, 1), 0, 1, size).reshape(shape)
     count = samples.stop - samples.start
     if not shape or shape[0] % count:
-        raise ValueError(
-            f"a random layer got an input of shape {shape} in a micro-batch of {count} samples, "
-            "expected a first axis that holds the same number of rows for each sample"
-        )
+        expected = f"a first axis of {count} samples, or of the same number of rows for each"
+        raise shape_error(f"{type(layer).__name__} in a micro-batch", shape, expected)
     call = samples.calls.get(layer, 0)
     samples.calls[layer] = call + 1
     if not samples.positions:

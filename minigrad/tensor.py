@@ -9,7 +9,7 @@ A gradient is *added* in two places only, both near the end of `backward`: `_add
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from fractions import Fraction
@@ -37,14 +37,12 @@ def no_grad() -> Iterator[None]:
 def fractions(values: Any) -> np.ndarray:
     """The same numbers as exact `Fraction`s, in an object array of the same shape."""
     values = np.asarray(values)
-    exact = np.empty(values.shape, dtype=object)
-    for index, value in np.ndenumerate(values):
-        exact[index] = Fraction(value.item() if isinstance(value, np.generic) else value)
-    return exact
+    exact = [Fraction(value) for value in values.astype(object).ravel()]
+    return np.array(exact, dtype=object).reshape(values.shape)
 
 
 def _as_array(values: Any) -> Any:
-    """`values` as a float or object array, on the device where they are; integers become float64."""
+    """`values` as a float or object array, on their device; integers become float64."""
     if isinstance(values, Tensor):
         raise TypeError("Tensor() got a Tensor, expected an array or numbers; pass tensor.data")
     if not hasattr(values, "dtype") or isinstance(values, np.generic):
@@ -52,15 +50,12 @@ def _as_array(values: Any) -> Any:
     if values.dtype.kind in "iub":
         values = values.astype(np.float64)
     if values.dtype.kind not in "fO":
-        raise TypeError(
-            f"Tensor() got values of dtype {values.dtype}, expected real numbers; convert them to "
-            "a float dtype first"
-        )
+        raise TypeError(f"Tensor() got dtype {values.dtype}, expected real numbers; use .astype")
     return values
 
 
 def constant(value: Any, like: Any) -> Any:
-    """`value`, which is no Tensor, as a number or array that does not change the dtype of `like`."""
+    """`value`, no Tensor, as a number or array that does not change the dtype of `like`."""
     if isinstance(value, np.generic):
         value = value.item()
     if like.dtype == object:
@@ -72,10 +67,13 @@ def constant(value: Any, like: Any) -> Any:
     try:
         return np.asarray(value, dtype=like.dtype, like=like)
     except (TypeError, ValueError) as error:
-        raise TypeError(
-            f"a Tensor met a {type(value).__name__}, expected a Tensor, a real number or an array "
-            f"on the same device ({error})"
-        ) from None
+        what = f"a Tensor met a {type(value).__name__}, expected a Tensor, a number or an array"
+        raise TypeError(f"{what} on the same device ({error})") from None
+
+
+def shape_error(who: str, given: Any, expected: str) -> ValueError:
+    """The error for an array that does not fit."""
+    return ValueError(f"{who} got shape {given}, expected {expected}")
 
 
 def wide_sum(values: Any, axis: Any = None, keepdims: bool = False, out: Any = None) -> Any:
@@ -114,12 +112,12 @@ class Node:
         self.shape = shape
 
 
-def record(data: Any, parents: tuple[Tensor, ...], pullback: Callable) -> Tensor:
+def record(data: Any, parents: Sequence[Tensor], pullback: Callable) -> Tensor:
     """The Tensor of `data`, made from `parents`; on the tape if one of them requires a gradient."""
     result = Tensor.__new__(Tensor)
-    shape = getattr(data, "shape", None)
-    if not shape:  # no axes: NumPy gives a scalar, and a sum of Fractions is a bare Fraction
-        shape, data = (), np.asarray(data) if isinstance(data, np.generic) else _zero_axes(data)
+    shape = getattr(data, "shape", ())
+    if not shape and not hasattr(data, "__array_function__"):  # a NumPy scalar, or a bare Fraction
+        data = np.array(data, dtype=getattr(data, "dtype", object))
     result.data, result.grad, result.home = data, None, None
     result.node, result.requires_grad = None, False
     for parent in parents:
@@ -130,10 +128,6 @@ def record(data: Any, parents: tuple[Tensor, ...], pullback: Callable) -> Tensor
     return result
 
 
-def _zero_axes(value: Any) -> Any:
-    return value if hasattr(value, "shape") else np.array(value, dtype=object)
-
-
 def backward(root: Tensor, gradient: Any, retain_graph: bool = False) -> None:
     """Add `gradient` times the derivative of `root` to `.grad` of every leaf that it came from.
 
@@ -141,10 +135,8 @@ def backward(root: Tensor, gradient: Any, retain_graph: bool = False) -> None:
     used its result have been. Its part of the tape is freed at once, unless `retain_graph`.
     """
     if not root.requires_grad:
-        raise RuntimeError(
-            "backward() was called on a Tensor that requires no gradient; compute it from Tensors "
-            "with requires_grad=True, outside no_grad()"
-        )
+        what = "backward() was called on a Tensor that requires no gradient"
+        raise RuntimeError(f"{what}; compute it from ones that do, outside of no_grad()")
     if root.node is None:
         _add_to_leaf(root, gradient)
         return
@@ -178,10 +170,8 @@ def _count_uses(root: Node) -> dict[Node, int]:
     while stack:
         node = stack.pop()
         if node.pullback is None:
-            raise RuntimeError(
-                "backward() met a part of the tape that an earlier backward() has freed; compute "
-                "the loss again, or pass retain_graph=True to the first call"
-            )
+            what = "backward() met a part of the tape that an earlier backward() has freed"
+            raise RuntimeError(f"{what}; compute the loss again, or pass retain_graph=True there")
         for parent in node.parents:
             if parent is None or isinstance(parent, Tensor):
                 continue
@@ -249,11 +239,8 @@ class Tensor:
     __array_ufunc__ = None  # so that `array * tensor` asks the Tensor
 
     def __init__(self, data: Any, requires_grad: bool = False) -> None:
-        self.data = _as_array(data)
-        self.grad = None
-        self.home = None
-        self.node: Node | None = None
-        self.requires_grad = requires_grad
+        self.data, self.requires_grad = _as_array(data), requires_grad
+        self.grad = self.home = self.node = None
 
     def backward(self, gradient: Any = None, retain_graph: bool = False) -> None:
         """Add the derivative of this Tensor to `.grad` of each leaf that it was computed from.
@@ -262,19 +249,13 @@ class Tensor:
         elements; may be left out if there is one element. Raises RuntimeError if there is no tape,
         or if it has been freed already.
         """
-        if gradient is None and self.data.size != 1:
-            raise ValueError(
-                f"backward() was called on a Tensor of shape {self.shape}, expected one element; "
-                "sum it first, or pass the gradient of each element"
-            )
         seed = np.ones_like(self.data)
         if gradient is not None:
             seed = seed * constant(gradient, self.data)
-        if seed.shape != self.shape:
-            raise ValueError(
-                f"backward() got a gradient that does not fit the Tensor's shape {self.shape}; "
-                "pass a number or one number an element"
-            )
+        if seed.shape != self.shape or (gradient is None and self.data.size != 1):
+            what = f"backward() was called on a Tensor of shape {self.shape} with a gradient of"
+            what = f"{what} shape {np.shape(gradient)}" if gradient is not None else f"{what} none"
+            raise ValueError(f"{what}, expected one number an element; or sum the Tensor first")
         backward(self, seed, retain_graph)
 
     def detach(self) -> Tensor:
@@ -306,7 +287,7 @@ class Tensor:
     def __getstate__(self) -> tuple:
         if self.node is not None:
             raise TypeError(
-                "copy or pickle got a Tensor that is on the tape, expected a leaf; use .detach()"
+                "copy or pickle got a Tensor on the tape, expected a leaf: .detach() it"
             )
         return self.data, self.grad, self.requires_grad
 
@@ -323,10 +304,8 @@ class Tensor:
             weak.data, weak.node, weak.requires_grad = constant(other, self.data), None, False
             return weak
         if other.data.dtype != self.data.dtype:
-            raise TypeError(
-                f"an operation got Tensors of dtype {self.dtype} and {other.dtype}, expected one "
-                "dtype; convert one with .astype()"
-            )
+            what = f"an operation got Tensors of dtype {self.dtype} and {other.dtype}"
+            raise TypeError(f"{what}, expected one dtype; convert one with .astype()")
         return other
 
     def __add__(self, other: Any) -> Tensor:
@@ -339,18 +318,14 @@ class Tensor:
 
     def __mul__(self, other: Any) -> Tensor:
         x, y = self, self.operand(other)
-        return record(
-            x.data * y.data,
-            (x, y),
-            lambda g: (g * y.data, g * x.data if y.requires_grad else None),
-        )
+        a, b = x.data, y.data
+        return record(a * b, (x, y), lambda g: (g * b, g * a if y.requires_grad else None))
 
     def __truediv__(self, other: Any) -> Tensor:
         x, y = self, self.operand(other)
-        z = x.data / y.data
-        return record(
-            z, (x, y), lambda g: (g / y.data, -g * z / y.data if y.requires_grad else None)
-        )
+        a, b = x.data, y.data
+        z = a / b
+        return record(z, (x, y), lambda g: (g / b, -g * z / b if y.requires_grad else None))
 
     def __neg__(self) -> Tensor:
         return record(-self.data, (self,), lambda g: (-g,))
@@ -358,17 +333,15 @@ class Tensor:
     def __pow__(self, exponent: float) -> Tensor:
         """x ** c for a constant c; c must be an integer if x holds Fractions."""
         if not isinstance(exponent, (int, float, np.number)):
-            raise TypeError(
-                f"** got an exponent of type {type(exponent).__name__}, expected a number; write "
-                "mg.exp(y * mg.log(x)) for a Tensor"
-            )
+            what = f"** got an exponent of type {type(exponent).__name__}, expected a number"
+            raise TypeError(f"{what}; write mg.exp(y * mg.log(x)) for x ** y")
         x, c = self.data, exponent.item() if isinstance(exponent, np.generic) else exponent
-        if x.dtype == object and c != int(c):
-            raise TypeError(f"** got the exponent {c}, expected an integer for exact Fractions")
+        if x.dtype == object:
+            if c != int(c):
+                raise TypeError(f"** got the exponent {c}, expected an integer for Fractions")
+            c = int(c)
         if c == 2:
             return self * self
-        if x.dtype == object:
-            c = int(c)
         return record(x**c, (self,), lambda g: (g * (c * x ** (c - 1) if c else 0),))
 
     def __matmul__(self, other: Any) -> Tensor:
@@ -382,14 +355,10 @@ class Tensor:
         if y.ndim == 1:
             z = x @ y.reshape(-1, 1)
             return z.reshape(z.shape[:-1])
-        return record(
-            x.data @ y.data,
-            (x, y),
-            lambda g: (
-                g @ np.swapaxes(y.data, -1, -2) if x.requires_grad else None,
-                np.swapaxes(x.data, -1, -2) @ g if y.requires_grad else None,
-            ),
-        )
+        a, b = x.data, y.data
+        dx = lambda g: g @ np.swapaxes(b, -1, -2) if x.requires_grad else None  # noqa: E731
+        dy = lambda g: np.swapaxes(a, -1, -2) @ g if y.requires_grad else None  # noqa: E731
+        return record(a @ b, (x, y), lambda g: (dx(g), dy(g)))
 
     def __radd__(self, other: Any) -> Tensor:  # other + self
         return self + other
@@ -435,10 +404,10 @@ class Tensor:
 
     def transpose(self, *axes: int) -> Tensor:
         """Axes in the given order, or reversed if none is given."""
-        back = tuple(np.argsort(axes).tolist()) if axes else None
-        return record(
-            np.transpose(self.data, axes or None), (self,), lambda g: (np.transpose(g, back),)
-        )
+        there = [axis % self.ndim for axis in axes] or None
+        back = np.argsort(there).tolist() if there else None
+        y = np.transpose(self.data, there)
+        return record(y, (self,), lambda g: (np.transpose(g, back),))
 
     @property
     def T(self) -> Tensor:

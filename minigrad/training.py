@@ -1,34 +1,32 @@
 """One update, all of it in order: what must happen once a window, and nothing of it k times.
 
-`train_step` is for a batch that is there; `Accumulator` for micro-batches that stream by. Both end
-in `finish_update`, which is the whole order: divide, look, clip, step, average, statistics. Until
-its last lines nothing but gradients has changed, so an error before leaves everything as it was.
+`train_step` is for a batch that is there; streaming.py for micro-batches that come one by one. Both
+end in `finish_update`, which is the whole order: divide, look, clip, step, average, statistics.
+Until its last lines nothing but gradients has changed: an error before leaves all as it was.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from minigrad.accumulation import (
     StepReport,
-    Sum,
     Window,
     check_model,
     count_samples,
     micro_batches,
     run,
+    squared_norm,
 )
-from minigrad.layers import Module
+from minigrad.layers import Module, load_arrays
 from minigrad.losses import Loss
-from minigrad.normalization import Statistics
-from minigrad.optimizers import Optimizer, WeightAverage, clip
-from minigrad.randomness import drawing
+from minigrad.optimizers import Optimizer
+from minigrad.tensor import Tensor, constant
 
 
 class NonFiniteWarning(RuntimeWarning):
@@ -59,9 +57,9 @@ def train_step(
     BatchNorm. After an error nothing has changed, and all gradients are None.
     """
     check_model(model)
-    optimizers = _optimizers(optimizer)
+    optimizers = as_list(optimizer)
     parts = micro_batches(count_samples(batch), micro_batch_size, accumulation_steps)
-    window = _window(model, optimizers, reduction)
+    window = open_window(model, optimizers, reduction)
     try:
         run(window, loss, batch, parts)
         return finish_update(window, optimizers, clip_norm, average, on_nonfinite)
@@ -124,170 +122,73 @@ def _why_not(report: StepReport) -> str | None:
     return None
 
 
-def _optimizers(optimizer: Optimizer | Sequence[Optimizer]) -> Sequence[Optimizer]:
+def as_list(optimizer: Optimizer | Sequence[Optimizer]) -> Sequence[Optimizer]:
+    """One optimizer or several, as several."""
     optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
     if not optimizers or not all(isinstance(o, Optimizer) for o in optimizers):
         raise TypeError("the optimizer is none, expected an mg.Optimizer or several in a list")
     return optimizers
 
 
-def _window(model: Module, optimizers: Sequence[Optimizer], reduction: str) -> Window:
+def open_window(model: Module, optimizers: Sequence[Optimizer], reduction: str) -> Window:
+    """A window over the parameters of the optimizers, for their next update."""
     parameters = [p for optimizer in optimizers for p in optimizer.parameters]
     return Window(model, parameters, reduction, optimizers[0].updates)
 
 
-class Accumulator:
-    """Accumulation for a loop that streams micro-batches: a window of `accumulation_steps` blocks.
+# ------------------------------------------------------------- clipping and averaging
 
-        with mg.Accumulator(model, optimizer, accumulation_steps=4) as window:
-            for x, y in loader:
-                with window.micro_batch(len(x)):
-                    window.backward(mg.cross_entropy(model(x), y))
 
-    The last block of a window makes the update; leaving the outer block, at the end of the data,
-    makes that of a shorter last window, divided by what it saw. An error inside drops the window:
-    nothing but its gradients has changed, and those are forgotten.
+def clip_grad_norm(parameters: Iterable[Tensor], max_norm: float) -> float:
+    """Scale all gradients by one factor so that their common norm is at most `max_norm`.
 
-    micro_batches, updates: what was done since this was made. report: the last StepReport.
-    The other arguments are those of `train_step`.
+    Returns the norm before. To be called once a window, on the finished gradient, never on parts.
+    """
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    norm = float(squared_norm(gradients)) ** 0.5
+    clip(gradients, norm, max_norm)
+    return norm
+
+
+def clip(gradients: Iterable[Any], norm: float, max_norm: float) -> None:
+    """Scale gradients whose common norm is `norm` down to `max_norm`, if they exceed it."""
+    if norm > max_norm:
+        for g in gradients:
+            g *= max_norm / norm
+
+
+class WeightAverage:
+    """Exponential moving average of the weights: average <- d average + (1 - d) weight.
+
+    It starts at the weights as they are, and moves once per update (train_step's `average=`).
+    `values` holds one array a parameter.
     """
 
-    def __init__(
-        self,
-        model: Module,
-        optimizer: Optimizer | Sequence[Optimizer],
-        *,
-        accumulation_steps: int,
-        reduction: str = "mean",
-        clip_norm: float | None = None,
-        average: WeightAverage | None = None,
-        on_nonfinite: str = "skip",
-    ) -> None:
-        check_model(model)
-        micro_batches(1, accumulation_steps=accumulation_steps)  # raises if it is no count
-        self.model, self.optimizers = model, _optimizers(optimizer)
-        self.accumulation_steps, self.reduction = accumulation_steps, reduction
-        self.clip_norm, self.average, self.on_nonfinite = clip_norm, average, on_nonfinite
-        self.micro_batches = self.updates = 0
-        self.report: StepReport | None = None
-        self._window: Window | None = None
-        self._inside = False  # a micro-batch
-        self._open = False  # the outer block
+    def __init__(self, parameters: Iterable[Tensor], decay: float) -> None:
+        if not 0 <= decay < 1:
+            raise ValueError(f"WeightAverage() got decay = {decay}, expected 0 or more and below 1")
+        self.parameters, self.decay = list(parameters), decay
+        self.values = [p.data.copy() for p in self.parameters]
 
-    def __enter__(self) -> Accumulator:
-        self._open = True
-        return self
+    def update(self) -> None:
+        """One move towards the weights as they are now."""
+        self.write(self.scratch())
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        self._open = False
-        if kind is None:
-            self.flush()
-        else:
-            self.drop()
+    def scratch(self) -> list[Any]:
+        """The memory that `write` needs."""
+        return [np.empty_like(value) for value in self.values]
 
-    @contextmanager
-    def micro_batch(self, samples: int) -> Iterator[Accumulator]:
-        """A block for the next `samples` samples: forward, loss, and one call of `backward`."""
-        if not self._open or self._inside:
-            raise RuntimeError(
-                "micro_batch() was called "
-                + ("inside another micro-batch" if self._inside else "outside of the accumulator")
-                + ", expected directly inside `with accumulator:`, which makes the last update"
-            )
-        if self._window is None:
-            self._window = _window(self.model, self.optimizers, self.reduction)
-        window, seen = self._window, self._window.micro_batches
-        self._inside = True
-        try:
-            with drawing(window.next_samples(samples)):
-                yield self
-            if window.micro_batches != seen + 1:
-                raise RuntimeError(
-                    f"a micro-batch called backward() {window.micro_batches - seen} times, "
-                    "expected once; add losses with + first"
-                )
-            self.micro_batches += 1
-        except BaseException:
-            self.drop()
-            raise
-        finally:
-            self._inside = False
-        if window.micro_batches == self.accumulation_steps:
-            self.flush()
-
-    def backward(self, loss: Loss) -> None:
-        """Add the loss of this micro-batch to the window. It is divided when the window ends."""
-        if not self._inside or self._window is None:
-            raise RuntimeError("backward() was called outside of `with window.micro_batch(n):`")
-        self._window.add(loss)
-
-    def flush(self) -> StepReport | None:
-        """End the window here and make its update; None if it holds no micro-batch."""
-        window, self._window = self._window, None
-        if window is None:
-            return None
-        try:
-            self.report = finish_update(
-                window, self.optimizers, self.clip_norm, self.average, self.on_nonfinite
-            )
-        finally:
-            window.clear()
-        self.updates += self.report.updated
-        return self.report
-
-    def drop(self) -> None:
-        """Forget the window: its gradients, weights and statistics."""
-        if self._window is not None:
-            self._window.clear()
-        self._window = None
+    def write(self, scratch: list[Any]) -> None:
+        """average += (1 - d) (weight - average)."""
+        for value, p, s in zip(self.values, self.parameters, scratch, strict=True):
+            np.subtract(p.data, value, out=s)
+            s *= constant(1 - self.decay, s)
+            value += s
 
     def state_dict(self) -> dict[str, Any]:
-        """Counts, and copies of all that an open window holds: a run can be saved inside of one."""
-        state: dict[str, Any] = {"micro_batches": self.micro_batches, "updates": self.updates}
-        window = self._window
-        if window is None:
-            return state | {"window": None}
-        place = {module: i for i, module in enumerate(self.model.modules())}
-        sums = {
-            unit: (s.total, s.weight, [_copy(g) for g in s.gradients or _grads(window)])
-            for unit, s in window.sums.items()
-        }
-        return state | {
-            "window": {
-                "sums": sums,
-                "statistics": {place[m]: tuple(s) for m, s in window.statistics.items()},
-                "counts": (window.update, window.seed, window.samples, window.micro_batches),
-                "penalty_moved": window.penalty_moved,
-            }
-        }
+        """Copies of the averages: "0" is that of the first parameter."""
+        return {str(i): value.copy() for i, value in enumerate(self.values)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken, with the model and optimizer of that moment."""
-        self.drop()
-        self.micro_batches, self.updates = state["micro_batches"], state["updates"]
-        saved = state["window"]
-        if saved is None:
-            return
-        window = self._window = _window(self.model, self.optimizers, self.reduction)
-        modules = self.model.modules()
-        for unit, (total, weight, gradients) in saved["sums"].items():
-            copies = [_copy(g) for g in gradients]
-            if window.sums:
-                window.sums[unit] = Sum(total, weight, copies)
-                continue
-            window.sums[unit] = Sum(total, weight, None)
-            for p, g in zip(window.parameters, copies, strict=True):
-                p.grad = g
-        window.statistics.update(
-            {modules[i]: Statistics(*s) for i, s in saved["statistics"].items()}
-        )
-        window.update, window.seed, window.samples, window.micro_batches = saved["counts"]
-        window.penalty_moved = saved["penalty_moved"]
-
-
-def _grads(window: Window) -> list[Any]:
-    return [p.grad for p in window.parameters]
-
-
-def _copy(gradient: Any) -> Any:
-    return None if gradient is None else np.array(gradient, like=gradient)
+        """Go on where `state_dict` was taken, or change nothing: see `load_arrays`."""
+        load_arrays({str(i): value for i, value in enumerate(self.values)}, state)

@@ -37,14 +37,15 @@ def micro_batches(
     if n < 1:
         raise ValueError("the batch holds no samples, expected one or more; skip empty batches")
     if micro_batch_size is not None:
-        size = _positive("micro_batch_size", micro_batch_size)
+        size = positive("micro_batch_size", micro_batch_size)
         return [slice(start, min(start + size, n)) for start in range(0, n, size)]
-    k = min(_positive("accumulation_steps", accumulation_steps), n)
+    k = min(positive("accumulation_steps", accumulation_steps), n)
     ends = [n // k * (j + 1) + min(n % k, j + 1) for j in range(k)]
     return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
 
 
-def _positive(name: str, value: Any) -> int:
+def positive(name: str, value: Any) -> int:
+    """`value` if it is an integer of 1 or more. Raises ValueError if not."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name} is {value!r}, expected an integer of 1 or more")
     return int(value)
@@ -65,8 +66,8 @@ def each(part: Any, change: Callable[[Any], Any]) -> Any:
 def count_samples(batch: Any) -> int:
     """The length of axis 0, which all arrays of the batch share. Raises ValueError if not."""
     if not isinstance(batch, tuple) or len(batch) < 2:
-        what = f"a batch is a {type(batch).__name__}"
-        raise TypeError(f"{what}, expected a tuple (inputs, targets, ...)")
+        what = f"a batch of {len(batch)}" if isinstance(batch, tuple) else type(batch).__name__
+        raise TypeError(f"a batch is {what}, expected a tuple (inputs, targets, ...)")
     lengths: list[int] = []
     each(batch, lambda array: lengths.append(len(array)))
     if not lengths or lengths.count(lengths[0]) != len(lengths):
@@ -120,17 +121,19 @@ class Window:
     sums: dict[str, Sum] = field(default_factory=dict)
     statistics: dict[Any, Any] = field(default_factory=dict)
     positions: dict[Any, int] = field(default_factory=dict)
-    penalty_moved: Any = 0
+    penalty_moved: Any = False
 
     def __post_init__(self) -> None:
         if self.reduction not in ("mean", "sum"):
             raise ValueError(f"reduction is {self.reduction!r}, expected 'mean' or 'sum'")
+        if not self.parameters:
+            raise ValueError(f"{self.model!r} has no parameters, expected one or more to train")
         self.clear()
 
     def clear(self) -> None:
-        """Forget all gradients."""
+        """Forget all gradients, and where the next ones are to lie."""
         for p in self.parameters:
-            p.grad = None
+            p.grad = p.home = None
 
     def next_samples(self, count: int) -> Samples:
         """The draw context of the next `count` samples."""
@@ -147,12 +150,14 @@ class Window:
         terms = [term for term in loss.terms if self._counts(term)]
         for term in terms:
             self._add_term(term, retain_graph=term is not terms[-1])
+        for term in loss.terms:
+            term.total = term.total.detach()  # whoever keeps the loss keeps no tape
 
     def _counts(self, term: Term) -> bool:
         """Has the term something to add? Not if all targets are masked, or a penalty was seen."""
         if term.unit == WINDOW and WINDOW in self.sums:
-            moved = self.sums[WINDOW].total - _total(term)
-            self.penalty_moved = self.penalty_moved + abs(moved)
+            first, now = self.sums[WINDOW].total, _total(term)
+            self.penalty_moved = self.penalty_moved | ((first != now) & (first == first))
             return False
         return hasattr(term.weight, "shape") or bool(term.weight)
 
@@ -212,7 +217,7 @@ class Window:
         return StepReport(
             loss=sum(total / divisor for total, divisor in zip(totals, divisors, strict=True)),
             weights={u: w for u, w in zip(self.sums, weights, strict=True) if u != WINDOW},
-            grad_norm=None if exact else _root(square, gradients),
+            grad_norm=None if exact else root(square, gradients),
             micro_batches=self.micro_batches,
         )
 
@@ -249,11 +254,14 @@ def squared_norm(gradients: Iterable[Any]) -> Any:
     return sum(np.vdot(g, g) for g in gradients)
 
 
-def _root(square: float, gradients: list[Any]) -> float:
-    """The square root; a square that overflowed float32 is computed again in float64."""
-    if not math.isfinite(square):
-        square = float(squared_norm(g.astype(np.float64) for g in gradients))
-    return math.sqrt(square) if square >= 0 else square
+def root(square: float, gradients: list[Any]) -> float:
+    """The square root; a square that overflowed is computed again, of smaller numbers."""
+    if math.isfinite(square):
+        return math.sqrt(square)
+    largest = max(float(np.max(np.abs(g))) for g in gradients)
+    if not 0 < largest < math.inf:
+        return largest
+    return largest * math.sqrt(squared_norm(g.astype(np.float64) / largest for g in gradients))
 
 
 # ------------------------------------------------------------------------------ the operation

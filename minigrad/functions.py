@@ -13,7 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.tensor import Tensor, record, shape_error, wide_sum
+from minigrad.tensor import (
+    Tensor,
+    constant,
+    gradient_dtype,
+    record,
+    same_sum,
+    shape_error,
+    wide_sum,
+)
 
 
 def as_tensor(x: Any, like: Tensor | None = None) -> Tensor:
@@ -77,14 +85,16 @@ def maximum(x: Any, y: Any) -> Tensor:
     """The larger of x and y, elementwise with broadcasting; equal ones share the gradient."""
     x, y = _pair(x, y)
     a, b = x.data, y.data
-    share = lambda g, mine, its: g * (mine > its) + g * (mine == its) / 2  # noqa: E731
+    half = constant(0.5, a if hasattr(a, "dtype") else b)
+    share = lambda g, mine, its: g * (mine > its) + g * (mine == its) * half  # noqa: E731
     return record(np.maximum(a, b), (x, y), lambda g: (share(g, a, b), share(g, b, a)))
 
 
 def where(condition: Any, x: Any, y: Any) -> Tensor:
     """x where the boolean array `condition` is true, else y; all three broadcast."""
     x, y = _pair(x, y)
-    chosen = np.asarray(condition, dtype=bool, like=x.data)
+    like = x.data if hasattr(x.data, "dtype") else y.data
+    chosen = np.asarray(condition, dtype=bool, like=like)
     z = np.where(chosen, x.data, y.data)
     # A product with the mask would turn a NaN in the branch not taken into a NaN gradient.
     return record(z, (x, y), lambda g: (np.where(chosen, g, 0), np.where(chosen, 0, g)))
@@ -110,8 +120,8 @@ def max(x: Any, axis: int | None = None, keepdims: bool = False) -> Tensor:
     def pullback(g: Any) -> tuple:
         if axis is not None and not keepdims:
             g = np.expand_dims(g, axis)
-        tops = data == top
-        return (g * tops / np.sum(tops, axis=axis, keepdims=True).astype(data.dtype),)
+        tops = constant(data == top, data)
+        return (g * (tops / same_sum(tops, axis, keepdims=True)),)
 
     y = top if keepdims else np.max(data, axis=axis)
     return record(y, (x,), pullback)
@@ -122,7 +132,7 @@ def logsumexp(x: Any, axis: int = -1, keepdims: bool = False) -> Tensor:
     x = as_tensor(x)
     top = np.max(x.data, axis=axis, keepdims=True)
     e = np.exp(x.data - top)
-    total = wide_sum(e, axis, keepdims=True)
+    total = same_sum(e, axis, keepdims=True)
     y = np.log(total) + top
     softmax = e / total
 
@@ -136,8 +146,8 @@ def log_softmax(x: Any, axis: int = -1) -> Tensor:
     """x - logsumexp(x) over `axis`: logarithms of probabilities. Shape (...) -> (...)."""
     x = as_tensor(x)
     shifted = x.data - np.max(x.data, axis=axis, keepdims=True)
-    y = shifted - np.log(wide_sum(np.exp(shifted), axis, keepdims=True))
-    return record(y, (x,), lambda g: (g - np.exp(y) * wide_sum(g, axis, keepdims=True),))
+    y = shifted - np.log(same_sum(np.exp(shifted), axis, keepdims=True))
+    return record(y, (x,), lambda g: (g - np.exp(y) * same_sum(g, axis, keepdims=True),))
 
 
 # ------------------------------------------------------------------- joining and looking up
@@ -175,7 +185,7 @@ def embedding(weight: Tensor, indices: Any) -> Tensor:
     shape = weight.shape
 
     def pullback(g: Any) -> tuple:
-        rows = np.zeros_like(g, shape=shape)
+        rows = np.zeros_like(g, shape=shape, dtype=gradient_dtype(g))
         np.add.at(rows, indices, g)
         return (rows,)
 
@@ -228,7 +238,8 @@ def linear(x: Any, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         g = g.reshape(-1, outputs)
         product = np.multiply if len(g) == 1 else np.matmul  # an outer product is 4 times faster
         dx = lambda out: (g @ W.T).reshape(shape)  # noqa: E731
-        dW = lambda out: product(rows.T, g, out=out)  # noqa: E731
+        wide = {"dtype": np.float32} if g.dtype == np.float16 else {}
+        dW = lambda out: product(rows.T, g, out=out, **wide)  # noqa: E731
         return (dx, dW) if bias is None else (dx, dW, wide_sum(g, 0))
 
     return record(y, (x, weight) if bias is None else (x, weight, bias), pullback)
@@ -260,13 +271,12 @@ def batch_norm(x: Any, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor
     dweight = sum(g y), dbias = sum(g), dx = weight r (g - dbias/n - y dweight/n).
     """
     x = as_tensor(x, like=weight)
-    n = len(x.data)
-    mean = wide_sum(x.data, 0) / n
+    n, dtype, gamma, beta = len(x.data), x.dtype, weight.data, weight.operand(bias).data
+    mean = wide_sum(x.data, 0) / n  # float32 for float16, and with it all that follows
     y = x.data - mean
     squares = np.einsum("ij,ij->j", y, y)
     r = 1 / np.sqrt(squares / n + eps)
     y *= r
-    gamma = weight.data
 
     def pullback(g: Any) -> tuple:
         dweight, dbias = np.einsum("ij,ij->j", g, y), wide_sum(g, 0)
@@ -277,5 +287,6 @@ def batch_norm(x: Any, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor
         return dx, dweight, dbias
 
     result = y * gamma
-    result += bias.data
+    result += beta
+    result = result.astype(dtype, copy=False)
     return record(result, (x, weight, bias), pullback), mean, squares

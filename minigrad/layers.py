@@ -18,8 +18,8 @@ Rng: TypeAlias = "np.random.Generator | None"
 class Module:
     """A function with parameters. A subclass sets them as attributes and writes `forward`.
 
-    Parameters are the Tensors among its attributes, children the Modules, alone or in a list,
-    tuple or dict; both in the order in which they were set. `buffers` names the attributes that
+    Parameters are the Tensors among its attributes and those of the Modules among them, alone or in
+    a list, tuple or dict, in the order in which they were set. `buffers` names the attributes that
     are state but not parameters (arrays, or None): they are saved and never trained.
     """
 
@@ -32,36 +32,34 @@ class Module:
     def __call__(self, *inputs: Any) -> Any:
         return self.forward(*inputs)
 
-    def children(self) -> Iterator[tuple[str, Module]]:
-        """(name, module) of each direct child."""
-        for name, value in vars(self).items():
-            if isinstance(value, Module):
-                yield name, value
-            elif isinstance(value, list | tuple | dict):
-                inside = value.items() if isinstance(value, dict) else enumerate(value)
-                yield from ((f"{name}.{key}", m) for key, m in inside if isinstance(m, Module))
+    def members(self) -> Iterator[tuple[str, Any]]:
+        """(name, attribute), those in lists, tuples and dicts one by one."""
+        return _members("", vars(self))
 
     def named_modules(self, prefix: str = "", seen: Any = None) -> Iterator[tuple[str, Module]]:
-        """(name, module) of this module and all below it, each once."""
+        """(name, module) of this module and all below it, each once. Names begin with `prefix`."""
         seen = set() if seen is None else seen
         if self not in seen:
             seen.add(self)
-            yield prefix, self
-            for name, child in self.children():
-                yield from child.named_modules(f"{prefix}.{name}" if prefix else name, seen)
+            yield prefix.removesuffix("."), self
+            for name, child in self.members():
+                if isinstance(child, Module):
+                    yield from child.named_modules(f"{prefix}{name}.", seen)
 
     def modules(self) -> list[Module]:
         """This module and all below it, in the order in which they were set."""
         return [module for _, module in self.named_modules()]
 
-    def named_parameters(self) -> Iterator[tuple[str, Tensor]]:
+    def named_parameters(self, prefix: str = "", seen: Any = None) -> Iterator[tuple[str, Tensor]]:
         """(name, parameter) of this module and all below it; a shared one once."""
-        seen: set[Tensor] = set()
-        for prefix, module in self.named_modules():
-            for name, value in vars(module).items():
-                if isinstance(value, Tensor) and value not in seen:
-                    seen.add(value)
-                    yield f"{prefix}.{name}" if prefix else name, value
+        seen = {self} if seen is None else seen
+        for name, value in self.members():
+            if isinstance(value, Tensor | Module) and value not in seen:
+                seen.add(value)
+                if isinstance(value, Tensor):
+                    yield f"{prefix}{name}", value
+                else:
+                    yield from value.named_parameters(f"{prefix}{name}.", seen)
 
     def parameters(self) -> list[Tensor]:
         """All parameters, in the order in which they were set."""
@@ -111,8 +109,20 @@ class Module:
         return arrays | {name: getattr(m, key) for name, m, key in self.named_buffers()}
 
     def __repr__(self) -> str:
-        own = [f"{k}={v.shape}" for k, v in vars(self).items() if isinstance(v, Tensor)]
-        return f"{type(self).__name__}({', '.join(own + [repr(m) for _, m in self.children()])})"
+        inside = [
+            f"{name}={value.shape}" if isinstance(value, Tensor) else repr(value)
+            for name, value in self.members()
+            if isinstance(value, Tensor | Module)
+        ]
+        return f"{type(self).__name__}({', '.join(inside)})"
+
+
+def _members(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if not isinstance(value, list | tuple | dict):
+        yield name.removeprefix("."), value
+        return
+    for key, inside in value.items() if isinstance(value, dict) else enumerate(value):
+        yield from _members(f"{name}.{key}", inside)
 
 
 def load_arrays(arrays: dict[str, Any], state: dict[str, Any]) -> None:
@@ -127,16 +137,15 @@ def load_arrays(arrays: dict[str, Any], state: dict[str, Any]) -> None:
     for name, array in arrays.items():
         if np.shape(state[name]) != array.shape:
             raise shape_error(f"load_state_dict() {name}", np.shape(state[name]), f"{array.shape}")
-    for name, array in arrays.items():
-        array[...] = np.asarray(state[name], dtype=array.dtype, like=array)
+    new = [np.asarray(state[name], dtype=a.dtype, like=a) for name, a in arrays.items()]
+    for array, values in zip(arrays.values(), new, strict=True):
+        array[...] = values
 
 
 # ----------------------------------------------------------------------------- initial values
 
 
-def initial_weight(
-    inputs: int, outputs: int, rule: str = "he", rng: Rng = None, dtype: Any = np.float32
-) -> np.ndarray:
+def initial_weight(inputs: int, outputs: int, rule: str = "he", rng: Rng = None) -> np.ndarray:
     """Normal values (inputs, outputs) of mean 0, drawn from `rng` (the seed's if None).
 
     rule "he": variance 2 / inputs, for ReLU (He et al. 2015, eq. 10).
@@ -146,13 +155,14 @@ def initial_weight(
     if rule not in variances:
         raise ValueError(f"init got {rule!r}, expected one of {sorted(variances)}")
     rng = default_generator() if rng is None else rng
-    values = rng.standard_normal((inputs, outputs)) * np.sqrt(variances[rule])
-    return fractions(values) if np.dtype(dtype) == object else values.astype(dtype)
+    return rng.standard_normal((inputs, outputs)) * np.sqrt(variances[rule])
 
 
 def parameter(values: Any, dtype: Any = None) -> Tensor:
-    """A leaf that requires a gradient."""
-    return Tensor(values if dtype is None else values.astype(dtype), requires_grad=True)
+    """A leaf that requires a gradient; `dtype` object means `Fraction`s."""
+    if dtype is not None:
+        values = fractions(values) if np.dtype(dtype) == object else values.astype(dtype)
+    return Tensor(values, requires_grad=True)
 
 
 # ------------------------------------------------------------------------------------- layers
@@ -164,8 +174,8 @@ class Linear(Module):
     def __init__(
         self, inputs: int, outputs: int, bias=True, *, init="he", rng: Rng = None, dtype=np.float32
     ) -> None:
-        self.weight = parameter(initial_weight(inputs, outputs, init, rng, dtype))
-        self.bias = parameter(np.zeros_like(self.weight.data, shape=outputs)) if bias else None
+        self.weight = parameter(initial_weight(inputs, outputs, init, rng), dtype)
+        self.bias = parameter(np.zeros(outputs), dtype) if bias else None
 
     def forward(self, x: Any) -> Tensor:
         return F.linear(x, self.weight, self.bias)

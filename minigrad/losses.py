@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.functions import _sigmoid, all_below, as_tensor, check_integers
-from minigrad.tensor import Tensor, record, shape_error, wide_sum
+from minigrad.functions import _sigmoid, all_below, as_tensor, check_integers, where
+from minigrad.tensor import Tensor, record, same_sum, shape_error, wide_sum
 
 WINDOW = "window"  # the unit of a term that does not depend on data: it counts once a window
 
@@ -63,7 +63,8 @@ class Loss:
             terms[term.unit] = term if mine is None else _merge(mine, term)
         return Loss(list(terms.values()))
 
-    __radd__ = __add__
+    def __radd__(self, other: Any) -> Loss:
+        return self if isinstance(other, int) and other == 0 else self + other  # for sum([...])
 
     def __mul__(self, factor: float | Fraction) -> Loss:
         if not isinstance(factor, int | float | Fraction | np.number):
@@ -72,6 +73,13 @@ class Loss:
         return Loss([replace(t, coefficient=factor * t.coefficient) for t in self.terms])
 
     __rmul__ = __mul__
+
+    def __sub__(self, other: Any) -> Loss:
+        return self + -1 * other
+
+    def __truediv__(self, divisor: Any) -> Loss:
+        what = f"a Loss was divided by {divisor}, expected as it is"
+        raise TypeError(f"{what}: the window divides, once; to weigh a term, multiply it")
 
     def __repr__(self) -> str:
         terms = (f"{t.coefficient} * {t.total.data} {t.unit} / {t.weight}" for t in self.terms)
@@ -103,6 +111,8 @@ def per_sample(values: Tensor, sample_weights: Any = None, unit: str | None = No
         found = "one number" if isinstance(values, Tensor) else f"a {type(values).__name__}"
         what = f"per_sample() got {found}, expected a Tensor with one value a sample"
         raise TypeError(f"{what}; do not sum or average it yourself")
+    if values.dtype == np.float16:
+        values = values.astype(np.float32)  # the sum might overflow
     if sample_weights is None:
         return _loss(values.sum(), values.data.size, unit or _unit(values.shape))
     w = _host_weights(sample_weights, values.shape)
@@ -134,10 +144,20 @@ def _host_weights(weights: Any, shape: tuple[int, ...]) -> Any:
     w = weights if hasattr(weights, "dtype") else np.asarray(weights)
     if w.ndim == 0 or w.shape != shape[: w.ndim]:
         raise shape_error("sample_weights", w.shape, f"{shape} or its first axes")
+    return _nonnegative(w, "sample_weights").reshape(w.shape + (1,) * (len(shape) - w.ndim))
+
+
+def _nonnegative(w: Any, name: str) -> Any:
     on_host = isinstance(w, np.ndarray)  # a look at a device would wait
     if on_host and not (np.all(w >= 0) and (w.dtype == object or np.all(np.isfinite(w)))):
-        raise ValueError("sample_weights hold a negative or non-finite number; correct them")
-    return w.reshape(w.shape + (1,) * (len(shape) - w.ndim))
+        raise ValueError(f"{name} hold a negative or non-finite number; correct them")
+    return w
+
+
+def _select(x: Any, sample_weights: Any) -> Tensor:
+    """`x` with 0 where the weight is 0: what does not count may be NaN."""
+    x = as_tensor(x)
+    return x if sample_weights is None else where(_host_weights(sample_weights, x.shape) > 0, x, 0)
 
 
 def _total(weights: Any) -> Any:
@@ -155,25 +175,25 @@ def squared_error(prediction: Tensor, target: Any, sample_weights=None, unit=Non
 
     sample_weights: (n,) or more axes of the prediction's shape; then it weighs their sum.
     """
-    difference = _difference(prediction, target, "squared_error")
+    difference = _difference(prediction, target, sample_weights, "squared_error")
     return per_sample(difference * difference, sample_weights, unit)
 
 
 def absolute_error(prediction: Tensor, target: Any, sample_weights=None, unit=None) -> Loss:
     """|prediction - target|, summed; the gradient at 0 is 0. Shapes as in `squared_error`."""
-    difference = _difference(prediction, target, "absolute_error")
+    difference = _difference(prediction, target, sample_weights, "absolute_error")
     d = difference.data
     values = record(np.abs(d), (difference,), lambda g: (g * (d > 0) - g * (d < 0),))
     return per_sample(values, sample_weights, unit)
 
 
-def _difference(prediction: Any, target: Any, name: str) -> Tensor:
+def _difference(prediction: Any, target: Any, sample_weights: Any, name: str) -> Tensor:
     prediction = as_tensor(prediction)
     target = as_tensor(target, like=prediction)
     if prediction.shape != target.shape:
         expected = f"{prediction.shape}, that of the other: (n, 1) and (n,) pair each with each"
         raise shape_error(f"{name}() targets", target.shape, expected)
-    return prediction - target
+    return _select(prediction - target, sample_weights)
 
 
 # ------------------------------------------------------------------------ classification
@@ -187,9 +207,8 @@ def binary_cross_entropy_with_logits(
     Computed as max(z, 0) - z t + log(1 + exp(-|z|)), which never overflows; its derivative is
     s(z) - t. Targets are numbers from 0 to 1.
     """
-    logits = as_tensor(logits)
-    t = as_tensor(target, like=logits).data
-    z = logits.data
+    logits = _select(logits, sample_weights)
+    z, t = logits.data, _select(as_tensor(target, like=logits), sample_weights).data
     if z.shape != t.shape:
         expected = f"{z.shape}, that of the logits; reshape one of them"
         raise shape_error("binary_cross_entropy_with_logits() targets", t.shape, expected)
@@ -222,6 +241,8 @@ def cross_entropy(
     logits = as_tensor(logits)
     labels = labels if hasattr(labels, "dtype") else np.asarray(labels)
     classes = logits.shape[-1] if logits.ndim else 0
+    if not 0 <= label_smoothing <= 1:
+        raise ValueError(f"label_smoothing is {label_smoothing}, expected a number from 0 to 1")
     if labels.shape != logits.shape[:-1] or not logits.ndim:
         expected = f"{logits.shape[:-1]}: one for each row of the logits {logits.shape}"
         raise shape_error("cross_entropy() labels", labels.shape, expected)
@@ -235,16 +256,19 @@ def cross_entropy(
         by_class = np.asarray(class_weights, like=y)
         if by_class.shape != (classes,):
             raise shape_error("class_weights", by_class.shape, f"({classes},), one a class")
+        _nonnegative(by_class, "class_weights")
         w = by_class[y] if rows is None else rows * by_class[y]
     weight = n if w is None else _total(w)
     near = lambda a: a if a is None else np.asarray(a, dtype=z.dtype, like=z)  # noqa: E731
     w, rows, by_class = near(w), near(rows), near(by_class)
     y, index = np.asarray(y, like=z), np.arange(n, like=z)
 
+    if w is not None:
+        z = np.where((w > 0)[:, None], z, 0)  # what does not count may be NaN
     shifted = z - z.max(axis=1, keepdims=True)
     p = np.exp(shifted)
-    s = wide_sum(p, 1, keepdims=True)
-    p /= s
+    s = same_sum(p, 1, keepdims=True)
+    p = np.divide(p, s, out=p)
     # With targets q, the total is sum(q (log s - shifted)), whose derivative is p sum(q) - q.
     if not label_smoothing:
         values = np.log(s[:, 0]) - shifted[index, y]
@@ -263,7 +287,7 @@ def cross_entropy(
             weights = g if w is None else g * w
             dz = p * (g if w is None else weights[:, None])
             dz[index, y] -= weights
-        return (dz.reshape(logits_shape),)
+        return (dz.reshape(logits_shape).astype(p.dtype, copy=False),)
 
     logits_shape = logits.shape
     weighted = class_weights is not None or sample_weights is not None
@@ -273,7 +297,9 @@ def cross_entropy(
 
 def _count(labels: Any, classes: int, ignore_index: int) -> tuple[Any, Any]:
     """The labels (n,), 0 where they are ignored, and a mask of those that count; None for all."""
-    on_host = isinstance(labels, np.ndarray) and labels.dtype.kind in "iu" and labels.size
+    if labels.dtype.kind not in "iu":
+        raise TypeError(f"cross_entropy() got labels of dtype {labels.dtype}, expected integers")
+    on_host = isinstance(labels, np.ndarray) and labels.size
     if on_host and not 0 <= ignore_index < classes and all_below(labels, classes):
         return labels, None
     counted = labels != ignore_index

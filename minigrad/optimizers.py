@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,7 @@ class Flat:
             what = "a parameter changed its shape, dtype or device after the optimizer was made"
             raise TypeError(f"{what}; convert the model first, then make the optimizer")
         view[...] = p.data
-        p.data, p.home = view, self.homes[i]
+        p.data = view
 
 
 class Optimizer:
@@ -111,10 +112,18 @@ class Optimizer:
         ]
 
     @property
-    def rate(self) -> float:
-        """The learning rate of the next update."""
+    def rate(self) -> Any:
+        """The learning rate of the next update, asked of the schedule and checked."""
         rate = self.lr(self.updates) if callable(self.lr) else self.lr
+        if not isinstance(rate, int | float | Fraction | np.number) or not 0 <= rate < math.inf:
+            raise ValueError(f"the learning rate is {rate!r}, expected a finite number, 0 or more")
         return rate.item() if isinstance(rate, np.generic) else rate
+
+    def lend_homes(self) -> None:
+        """Let gradients be written where they are needed, until the window takes it back."""
+        for flat in self.flats:
+            for p, home in zip(flat.parameters, flat.homes, strict=True):
+                p.home = home
 
     def zero_grad(self) -> None:
         """Forget all gradients. The next one is written over what is there, not added."""
@@ -128,25 +137,26 @@ class Optimizer:
     def step(self) -> None:
         """One update of every parameter that has a gradient, by the gradient as it stands."""
         self.gradients()
-        self.write(self.scratch())
+        self.write(self.prepare())
 
-    def scratch(self) -> list[Any]:
-        """The memory that an update needs, so that it cannot fail for lack of it half-way."""
-        return [
-            np.empty_like(f.gradients, shape=(2, min(BLOCK, f.gradients.size))) for f in self.flats
-        ]
+    def prepare(self) -> tuple[Any, list[Any]]:
+        """The rate and the memory that an update needs: all of it that may fail."""
+        shapes = [(2, min(BLOCK, flat.gradients.size)) for flat in self.flats]
+        pairs = zip(self.flats, shapes, strict=True)
+        return self.rate, [np.empty_like(f.gradients, shape=shape) for f, shape in pairs]
 
-    def write(self, scratch: list[Any]) -> None:
+    def write(self, prepared: tuple[Any, list[Any]]) -> None:
         """The update itself, block by block, of what `gradients` has found."""
-        rate = self.rate
+        rate, scratch = prepared
         self.updates += 1
-        for flat, state, spare in zip(self.flats, self.state, scratch, strict=True):
-            for run in flat.runs:
-                for start in range(run.start, run.stop, BLOCK):
-                    block = slice(start, min(start + BLOCK, run.stop))
-                    p, g = flat.data[block], flat.gradients[block]
-                    s, t = spare[:, : block.stop - start]
-                    self.update(p, g, rate, s, t, *(state[name][block] for name in self.states))
+        with np.errstate(all="ignore"):
+            for flat, state, spare in zip(self.flats, self.state, scratch, strict=True):
+                for run in flat.runs:
+                    for start in range(run.start, run.stop, BLOCK):
+                        block = slice(start, min(start + BLOCK, run.stop))
+                        p, g = flat.data[block], flat.gradients[block]
+                        s, t = spare[:, : block.stop - start]
+                        self.update(p, g, rate, s, t, *(state[name][block] for name in state))
 
     def update(self, p: Any, g: Any, lr: float, s: Any, t: Any, *states: Any) -> None:
         """Change the block `p` and its states in place, but not its gradient `g`. s, t: scratch of
@@ -160,7 +170,7 @@ class Optimizer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken, or change nothing: see `load_arrays`."""
         load_arrays({"updates": np.array(0)} | self._arrays(), state)
-        self.updates = state["updates"]
+        self.updates = int(state["updates"])
 
     def _arrays(self) -> dict[str, Any]:
         place = {p: i for i, p in enumerate(self.parameters)}

@@ -27,9 +27,9 @@ class _Seed:
 
 def manual_seed(seed: int) -> None:
     """Start again from `seed`: initial weights, and all draws that follow."""
-    if not isinstance(seed, int) or not 0 <= seed < 2**64:
+    if not isinstance(seed, int | np.integer) or not 0 <= seed < 2**64:
         raise ValueError(f"manual_seed() got {seed!r}, expected an integer from 0 to 2**64 - 1")
-    _Seed.value, _Seed.loose, _Seed.generator = seed, 0, None
+    _Seed.value, _Seed.loose, _Seed.generator = int(seed), 0, None
 
 
 def current_seed() -> int:
@@ -104,7 +104,7 @@ def uniform_words(layer: Any, shape: tuple[int, ...]) -> np.ndarray:
         _Seed.loose += 1
         return _philox(_Seed.value, (_Seed.loose, 0, 1), 0, 1, size).reshape(shape)
     count = samples.stop - samples.start
-    if not shape or shape[0] % count:
+    if not shape or not count or shape[0] % count:
         expected = f"a first axis of {count} samples, or of the same number of rows for each"
         raise shape_error(f"{type(layer).__name__} in a micro-batch", shape, expected)
     call = samples.calls.get(layer, 0)

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.accumulation import StepReport, Sum, Window, check_model, micro_batches
+from minigrad.accumulation import StepReport, Sum, Window, check_model, positive
 from minigrad.layers import Module
 from minigrad.losses import Loss
 from minigrad.normalization import Statistics
 from minigrad.optimizers import Optimizer
 from minigrad.randomness import drawing
-from minigrad.training import WeightAverage, as_list, finish_update, open_window
+from minigrad.training import Options, WeightAverage, finish_update, open_window
 
 
 class Accumulator:
@@ -45,13 +45,13 @@ class Accumulator:
         on_nonfinite: str = "skip",
     ) -> None:
         check_model(model)
-        micro_batches(1, accumulation_steps=accumulation_steps)  # raises if it is no count
-        self.model, self.optimizers = model, as_list(optimizer)
-        self.accumulation_steps, self.reduction = accumulation_steps, reduction
-        self.clip_norm, self.average, self.on_nonfinite = clip_norm, average, on_nonfinite
+        self.model, self.reduction = model, reduction
+        self.options = Options(optimizer, clip_norm, average, on_nonfinite)
+        self.accumulation_steps = positive("accumulation_steps", accumulation_steps)
         self.micro_batches = self.updates = 0
         self.report: StepReport | None = None
         self._window: Window | None = None
+        self._left: list[Any] = []  # the gradients as the last micro-batch left them
         self._inside = False  # a micro-batch
         self._open = False  # the outer block
 
@@ -68,39 +68,74 @@ class Accumulator:
 
     @contextmanager
     def micro_batch(self, samples: int) -> Iterator[Accumulator]:
-        """A block for the next `samples` samples: forward, loss, and one call of `backward`."""
+        """A block for the next `samples` samples: forward, loss, and one call of `backward`.
+
+        The forward pass belongs inside: there random layers know which samples they see, and
+        BatchNorm's running statistics wait for the update.
+        """
         if not self._open or self._inside:
             raise RuntimeError(
                 "micro_batch() was called "
                 + ("inside another micro-batch" if self._inside else "outside of the accumulator")
                 + ", expected directly inside `with accumulator:`, which makes the last update"
             )
-        if self._window is None:
-            self._window = open_window(self.model, self.optimizers, self.reduction)
-        window, seen = self._window, self._window.micro_batches
+        count = positive("samples", samples)
+        window = self._current_window()
+        seen = window.micro_batches
         self._inside = True
         try:
-            with drawing(window.next_samples(samples)):
+            with drawing(window.next_samples(count)):
                 yield self
-            if window.micro_batches != seen + 1:
-                raise RuntimeError(
-                    f"a micro-batch called backward() {window.micro_batches - seen} times, "
-                    "expected once; add losses with + first"
-                )
+            self._check_untouched(window, seen + 1)
             self.micro_batches += 1
         except BaseException:
             self.drop()
             raise
         finally:
             self._inside = False
-        if window.micro_batches == self.accumulation_steps:
+        if window.micro_batches >= self.accumulation_steps:
             self.flush()
+
+    def _current_window(self) -> Window:
+        """The open window, if its gradients are as the last micro-batch left them, or a new one."""
+        if self._window is None:
+            self._window = open_window(self.model, self.options, self.reduction)
+        elif not _same(self._left, _grads(self._window)):
+            self.drop()
+            raise RuntimeError(
+                "gradients were cleared or replaced inside a window, expected untouched: the "
+                "window is dropped; leave zero_grad() out, the update clears them"
+            )
+        return self._window
+
+    def _check_untouched(self, window: Window, micro_batches: int) -> None:
+        """The block made one call of backward, which went through, and no update of its own."""
+        if self._window is not window:
+            raise RuntimeError(
+                "an error of backward() was caught inside the micro-batch: the window is dropped, "
+                "since part of a gradient would stay; catch it outside of the block"
+            )
+        if window.micro_batches != micro_batches:
+            raise RuntimeError(
+                f"a micro-batch called backward() {window.micro_batches - micro_batches + 1} "
+                "times, expected once; add losses with + first"
+            )
+        if self.options.optimizers[0].updates != window.update:
+            raise RuntimeError(
+                "the optimizer made a step inside a window, expected none: the window makes it; "
+                "leave optimizer.step() out"
+            )
+        self._left = _grads(window)
 
     def backward(self, loss: Loss) -> None:
         """Add the loss of this micro-batch to the window. It is divided when the window ends."""
         if not self._inside or self._window is None:
             raise RuntimeError("backward() was called outside of `with window.micro_batch(n):`")
-        self._window.add(loss)
+        try:
+            self._window.add(loss)
+        except BaseException:
+            self.drop()
+            raise
 
     def flush(self) -> StepReport | None:
         """End the window here and make its update; None if it holds no micro-batch."""
@@ -108,9 +143,7 @@ class Accumulator:
         if window is None:
             return None
         try:
-            self.report = finish_update(
-                window, self.optimizers, self.clip_norm, self.average, self.on_nonfinite
-            )
+            self.report = finish_update(window, self.options)
         finally:
             window.clear()
         self.updates += self.report.updated
@@ -124,6 +157,8 @@ class Accumulator:
 
     def state_dict(self) -> dict[str, Any]:
         """Counts, and copies of all that an open window holds: a run can be saved inside of one."""
+        if self._inside:
+            raise RuntimeError("state_dict() was called inside a micro-batch, expected after it")
         state: dict[str, Any] = {"micro_batches": self.micro_batches, "updates": self.updates}
         window = self._window
         if window is None:
@@ -149,7 +184,7 @@ class Accumulator:
         saved = state["window"]
         if saved is None:
             return
-        window = self._window = open_window(self.model, self.optimizers, self.reduction)
+        window = self._window = open_window(self.model, self.options, self.reduction)
         modules = self.model.modules()
         for unit, (total, weight, gradients) in saved["sums"].items():
             copies = [_copy(g) for g in gradients]
@@ -164,10 +199,15 @@ class Accumulator:
         )
         window.update, window.seed, window.samples, window.micro_batches = saved["counts"]
         window.penalty_moved = saved["penalty_moved"]
+        self._left = _grads(window)
 
 
 def _grads(window: Window) -> list[Any]:
     return [p.grad for p in window.parameters]
+
+
+def _same(a: list[Any], b: list[Any]) -> bool:
+    return all(x is y for x, y in zip(a, b, strict=True))
 
 
 def _copy(gradient: Any) -> Any:

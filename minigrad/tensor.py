@@ -76,17 +76,28 @@ def shape_error(who: str, given: Any, expected: str) -> ValueError:
     return ValueError(f"{who} got shape {given}, expected {expected}")
 
 
-def wide_sum(values: Any, axis: Any = None, keepdims: bool = False, out: Any = None) -> Any:
-    """The sum in the dtype of `values`, where half precision is summed in float32."""
-    if values.dtype != np.float16:
-        return np.add.reduce(values, axis, None, out, keepdims)
-    return np.add.reduce(values, axis, np.float32, out, keepdims).astype(np.float16)
+def wide_sum(values: Any, axis: Any = None, keepdims: bool = False) -> Any:
+    """The sum in the dtype of `values`, but in float32 for float16, which would stop counting."""
+    total = np.add.reduce(values, axis, gradient_dtype(values), None, keepdims)
+    return total if hasattr(total, "shape") else np.array(total, dtype=object)
+
+
+def same_sum(values: Any, axis: Any = None, keepdims: bool = False) -> Any:
+    """`wide_sum`, rounded to the dtype of `values`."""
+    return wide_sum(values, axis, keepdims).astype(values.dtype, copy=False)
+
+
+def gradient_dtype(values: Any) -> Any:
+    """The dtype in which to add up: that of `values`, but float32 for float16."""
+    return np.float32 if values.dtype == np.float16 else values.dtype
 
 
 def sum_to(gradient: Any, shape: tuple[int, ...]) -> Any:
     """Sum `gradient` over the axes along which an operand of this shape was broadcast."""
-    if gradient.shape == shape:
+    if getattr(gradient, "shape", None) == shape:
         return gradient
+    if not hasattr(gradient, "shape"):  # a bare Fraction, from arrays without axes
+        return np.array(gradient, dtype=object)
     new = gradient.ndim - len(shape)
     stretched = [new + i for i, n in enumerate(shape) if n == 1 != gradient.shape[new + i]]
     return wide_sum(gradient, (*range(new), *stretched), keepdims=True).reshape(shape)
@@ -101,7 +112,7 @@ class Node:
     `parents` has one entry an operand: its Node, the leaf Tensor itself, or None for a constant.
     `pullback` takes the gradient of the result (of shape `shape`) and returns one gradient a
     parent: an array, None where none is wanted, or a function of `out` that computes an array of
-    the parent's own shape (into `out` unless that is None) and is called only if it is needed.
+    the parent's own shape, into `out` if it likes, and is called only if it is needed.
     """
 
     __slots__ = ("__weakref__", "parents", "pullback", "shape")
@@ -209,16 +220,10 @@ def _add_to_leaf(leaf: Tensor, contribution: Any) -> None:
     home = leaf.home
     if home is None:
         home = np.empty_like(leaf.data, dtype=gradient_dtype(leaf.data))
-    if deferred:
-        contribution(home)
-    else:
-        home[...] = sum_to(contribution, leaf.data.shape)
+    written = contribution(home) if deferred else contribution
+    if written is not home:
+        home[...] = sum_to(written, leaf.data.shape)
     leaf.grad = home
-
-
-def gradient_dtype(data: Any) -> Any:
-    """The dtype of a leaf's gradient: its own, but float32 for float16, which stops counting."""
-    return np.float32 if data.dtype == np.float16 else data.dtype
 
 
 # ------------------------------------------------------------------------------------ Tensor
@@ -229,7 +234,7 @@ class Tensor:
 
     data: a float16, float32 or float64 array, or an object array of `Fraction`s, on any device.
     grad: None, or an array of the same shape: only leaves that require a gradient ever get one.
-    home: None, or the array in which an optimizer wants the gradient to lie.
+    home: None, or during a window the array in which an optimizer wants the gradient to lie.
 
     Every operation keeps the dtype: numbers and arrays are cast to the Tensor's, and two Tensors
     of different dtype raise a TypeError.
@@ -249,13 +254,12 @@ class Tensor:
         elements; may be left out if there is one element. Raises RuntimeError if there is no tape,
         or if it has been freed already.
         """
+        if gradient is None and self.data.size != 1:
+            what = f"backward() was called on a Tensor of shape {self.shape}, expected one element"
+            raise ValueError(f"{what}; sum it first, or pass the gradient of each element")
         seed = np.ones_like(self.data)
         if gradient is not None:
-            seed = seed * constant(gradient, self.data)
-        if seed.shape != self.shape or (gradient is None and self.data.size != 1):
-            what = f"backward() was called on a Tensor of shape {self.shape} with a gradient of"
-            what = f"{what} shape {np.shape(gradient)}" if gradient is not None else f"{what} none"
-            raise ValueError(f"{what}, expected one number an element; or sum the Tensor first")
+            seed[...] = constant(gradient, self.data)
         backward(self, seed, retain_graph)
 
     def detach(self) -> Tensor:
@@ -381,19 +385,23 @@ class Tensor:
 
     def sum(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
         """Sum over `axis` (all axes if None); its pullback copies the gradient to each term."""
-        shape = self.shape
-
-        def pullback(g: Any) -> tuple:
-            if axis is not None and not keepdims:
-                g = np.expand_dims(g, axis)
-            return (np.broadcast_to(g, shape),)
-
-        return record(wide_sum(self.data, axis, keepdims), (self,), pullback)
+        return self._divided_sum(axis, keepdims, mean=False)
 
     def mean(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
         """Sum over `axis` divided by the number of terms."""
-        total = self.sum(axis, keepdims)
-        return total / (self.data.size // max(total.data.size, 1))
+        return self._divided_sum(axis, keepdims, mean=True)
+
+    def _divided_sum(self, axis: Any, keepdims: bool, mean: bool) -> Tensor:
+        shape, total = self.shape, wide_sum(self.data, axis, keepdims=True)
+        kept = total.shape
+        n = constant(self.data.size // (total.size or 1) if mean else 1, self.data)
+
+        def pullback(g: Any) -> tuple:
+            g = g.reshape(kept)
+            return (np.broadcast_to(g if n == 1 else g / n, shape),)
+
+        y = (total if n == 1 else total / n).astype(self.dtype, copy=False)
+        return record(y if keepdims else np.squeeze(y, axis), (self,), pullback)
 
     def reshape(self, *shape: int) -> Tensor:
         """The same elements in another shape, given as numbers or as one tuple; -1 is inferred."""
@@ -416,18 +424,19 @@ class Tensor:
     def astype(self, dtype: Any) -> Tensor:
         """The values in another float dtype; the gradient comes back in this one's."""
         before = self.dtype
-        return record(self.data.astype(dtype), (self,), lambda g: (g.astype(before),))
+        y = fractions(self.data) if np.dtype(dtype) == object else self.data.astype(dtype)
+        return record(y, (self,), lambda g: (g.astype(before),))
 
     def __getitem__(self, index: Any) -> Tensor:
         """Any index of NumPy but a Tensor; the gradients of an element taken twice add up."""
         parts = index if isinstance(index, tuple) else (index,)
         if any(isinstance(part, Tensor) for part in parts):
             raise TypeError("[] got a Tensor as an index, expected integers; pass its .data")
-        repeats = any(isinstance(part, list) or hasattr(part, "dtype") for part in parts)
+        repeats = any(isinstance(p, list | tuple) or hasattr(p, "dtype") for p in parts)
         shape = self.shape
 
         def pullback(g: Any) -> tuple:
-            whole = np.zeros_like(g, shape=shape)
+            whole = np.zeros_like(g, shape=shape, dtype=gradient_dtype(g))
             if repeats:
                 np.add.at(whole, index, g)
             else:

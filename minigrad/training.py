@@ -20,6 +20,7 @@ from minigrad.accumulation import (
     check_model,
     count_samples,
     micro_batches,
+    root,
     run,
     squared_norm,
 )
@@ -56,84 +57,92 @@ def train_step(
     The update is that of micro_batch_size=len(batch): *exact* or to *rounding* for every layer but
     BatchNorm. After an error nothing has changed, and all gradients are None.
     """
-    check_model(model)
-    optimizers = as_list(optimizer)
+    options = Options(optimizer, clip_norm, average, on_nonfinite)
     parts = micro_batches(count_samples(batch), micro_batch_size, accumulation_steps)
-    window = open_window(model, optimizers, reduction)
+    window = open_window(model, options, reduction)
     try:
         run(window, loss, batch, parts)
-        return finish_update(window, optimizers, clip_norm, average, on_nonfinite)
+        return finish_update(window, options)
     finally:
         window.clear()
 
 
-def finish_update(
-    window: Window,
-    optimizers: Sequence[Optimizer],
-    clip_norm: float | None,
-    average: WeightAverage | None,
-    on_nonfinite: str,
-) -> StepReport:
+class Options:
+    """What an update is made with; checked before any work is done. See `train_step`."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer | Sequence[Optimizer],
+        clip_norm: float | None,
+        average: WeightAverage | None,
+        on_nonfinite: str,
+    ) -> None:
+        self.optimizers = optimizer if isinstance(optimizer, list | tuple) else [optimizer]
+        if not self.optimizers or not all(isinstance(o, Optimizer) for o in self.optimizers):
+            raise TypeError(f"the optimizer is {optimizer!r}, expected an mg.Optimizer or several")
+        parameters = [p for o in self.optimizers for p in o.parameters]
+        if len(set(parameters)) < len(parameters):
+            raise ValueError("two optimizers share a parameter, expected each in one of them")
+        if clip_norm is not None and not clip_norm > 0:
+            raise ValueError(f"clip_norm is {clip_norm}, expected a number above 0, or None")
+        if average is not None and not isinstance(average, WeightAverage):
+            raise TypeError(f"average is {average!r}, expected an mg.WeightAverage or None")
+        if on_nonfinite not in ("skip", "raise"):
+            raise ValueError(f"on_nonfinite is {on_nonfinite!r}, expected 'skip' or 'raise'")
+        self.clip_norm, self.average, self.on_nonfinite = clip_norm, average, on_nonfinite
+
+    def gradients(self) -> list[Any]:
+        """Arrays that together hold the gradients of all parameters of the optimizers."""
+        return [g for optimizer in self.optimizers for g in optimizer.gradients()]
+
+
+def open_window(model: Module, options: Options, reduction: str) -> Window:
+    """A window for the next update. It clears the whole model, not what is optimized alone."""
+    check_model(model)
+    parameters = dict.fromkeys(model.parameters())
+    for optimizer in options.optimizers:
+        parameters.update(dict.fromkeys(optimizer.parameters))
+    window = Window(model, list(parameters), reduction, options.optimizers[0].updates)
+    for optimizer in options.optimizers:
+        optimizer.lend_homes()
+    return window
+
+
+def finish_update(window: Window, options: Options) -> StepReport:
     """Everything that happens once per update, in this order."""
-    if clip_norm is not None and not clip_norm > 0:
-        raise ValueError(f"clip_norm is {clip_norm}, expected a number above 0, or None")
-    if on_nonfinite not in ("skip", "raise"):
-        raise ValueError(f"on_nonfinite is {on_nonfinite!r}, expected 'skip' or 'raise'")
-
-    def collect() -> list[Any]:
-        return [g for optimizer in optimizers for g in optimizer.gradients()]
-
-    report = window.finish(collect)  # divided, and looked at: the one wait on a GPU
-    report.reason = _why_not(report)
-    if report.reason is not None:
-        if report.weights and any(report.weights.values()):
-            if on_nonfinite == "raise":
-                raise FloatingPointError(report.reason)
-            warnings.warn(report.reason, NonFiniteWarning, stacklevel=3)
+    report = window.finish(options.gradients)  # divided, and looked at: the one wait on a GPU
+    if not any(report.weights.values()):
+        report.reason = "nothing to count: the weight of the window is 0, its targets are masked"
         return report
-    if clip_norm is not None:
+    if report.grad_norm is not None and not math.isfinite(report.loss + report.grad_norm):
+        report.reason = (
+            f"the window's loss is {report.loss} and the norm of its gradient {report.grad_norm}, "
+            "expected finite numbers: no update was made; look at the data and the learning rate"
+        )
+        if options.on_nonfinite == "raise":
+            raise FloatingPointError(report.reason)
+        warnings.warn(report.reason, NonFiniteWarning, stacklevel=3)
+        return report
+    gradients = options.gradients()
+    if not gradients:
+        what = "the loss gave no gradient to any parameter of the optimizer"
+        raise ValueError(f"{what}, expected the model's; make it from model.parameters()")
+    if options.clip_norm is not None:
         if report.grad_norm is None:
             raise TypeError("clip_norm was given for Fractions, which have no norm; leave it out")
-        clip(collect(), report.grad_norm, clip_norm)
+        clip(gradients, report.grad_norm, options.clip_norm)
 
-    # All memory that is still needed is taken first; then only writes are left.
-    writers = [*optimizers] if average is None else [*optimizers, average]
-    scratch = [writer.scratch() for writer in writers]
+    # All that may still fail is done first: rates are asked for, memory is taken. Then only writes
+    # are left.
+    writers = [*options.optimizers, *([] if options.average is None else [options.average])]
+    prepared = [writer.prepare() for writer in writers]
     moved = [(layer, layer.moved(seen)) for layer, seen in window.statistics.items()]
-    for writer, spare in zip(writers, scratch, strict=True):
-        writer.write(spare)
+    for writer, needed in zip(writers, prepared, strict=True):
+        writer.write(needed)
     for layer, running in moved:
         layer.running_mean, layer.running_var = running
     report.updated = True
     return report
-
-
-def _why_not(report: StepReport) -> str | None:
-    """Why a window makes no update, or None if it does."""
-    if not any(report.weights.values()):
-        return "nothing to count: the weight of the window is 0, all its targets are masked"
-    if report.grad_norm is not None and not (
-        math.isfinite(report.loss) and math.isfinite(report.grad_norm)
-    ):
-        return (
-            f"the window's loss is {report.loss} and the norm of its gradient {report.grad_norm}, "
-            "expected finite numbers: no update was made; look at the data and the learning rate"
-        )
-    return None
-
-
-def as_list(optimizer: Optimizer | Sequence[Optimizer]) -> Sequence[Optimizer]:
-    """One optimizer or several, as several."""
-    optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
-    if not optimizers or not all(isinstance(o, Optimizer) for o in optimizers):
-        raise TypeError("the optimizer is none, expected an mg.Optimizer or several in a list")
-    return optimizers
-
-
-def open_window(model: Module, optimizers: Sequence[Optimizer], reduction: str) -> Window:
-    """A window over the parameters of the optimizers, for their next update."""
-    parameters = [p for optimizer in optimizers for p in optimizer.parameters]
-    return Window(model, parameters, reduction, optimizers[0].updates)
 
 
 # ------------------------------------------------------------- clipping and averaging
@@ -145,7 +154,9 @@ def clip_grad_norm(parameters: Iterable[Tensor], max_norm: float) -> float:
     Returns the norm before. To be called once a window, on the finished gradient, never on parts.
     """
     gradients = [p.grad for p in parameters if p.grad is not None]
-    norm = float(squared_norm(gradients)) ** 0.5
+    if any(g.dtype == object for g in gradients):
+        raise TypeError("clip_grad_norm() got Fractions, which have no norm; use floats")
+    norm = root(float(squared_norm(gradients)), gradients)
     clip(gradients, norm, max_norm)
     return norm
 
@@ -172,9 +183,9 @@ class WeightAverage:
 
     def update(self) -> None:
         """One move towards the weights as they are now."""
-        self.write(self.scratch())
+        self.write(self.prepare())
 
-    def scratch(self) -> list[Any]:
+    def prepare(self) -> list[Any]:
         """The memory that `write` needs."""
         return [np.empty_like(value) for value in self.values]
 

@@ -1,0 +1,655 @@
+"""`minigrad demo`: do 8 micro-batches of 32 train as one batch of 256 does? On real digits.
+
+Read `train` first, which is how a training loop is written with minigrad, then
+`train_without_dividing`, which is how a loop by hand goes wrong. `experiment` runs the first twice
+and the second once, from the same seed; `table`, `conclusions` and `figure` show what came out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import textwrap
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+from time import perf_counter
+from typing import Any, TypeAlias
+
+import numpy as np
+
+import minigrad as mg
+from minigrad import plotting
+from minigrad.data import TRAIN_SAMPLES, digits
+
+UNIT = 2.0**-53  # of rounding: one operation in float64 moves its result by at most this part of it
+ROUNDING = 1000  # units: what is further apart, 1e-13 of its size, is called different
+
+NORMS: dict[str, Callable[..., mg.Module] | None] = {
+    "none": None,
+    "batch": mg.BatchNorm,
+    "layer": mg.LayerNorm,
+    "group": lambda features, dtype: mg.GroupNorm(4, features, dtype=dtype),
+}
+OPTIMIZERS: dict[str, Callable[[list[mg.Tensor], int], mg.Optimizer]] = {
+    # At this rate SGD learns fast and safely, but a gradient 8 times too large throws it off.
+    # Batches smaller than 256 are noisier, and get a rate smaller in proportion.
+    "sgd": lambda p, batch_size: mg.SGD(p, lr=0.2 * min(1, batch_size / 256), momentum=0.9),
+    "adam": lambda p, batch_size: mg.Adam(p, lr=3e-3),
+    "adamw": lambda p, batch_size: mg.AdamW(p, lr=3e-3),
+}
+NAMES = {"sgd": "SGD with momentum", "adam": "Adam", "adamw": "AdamW"}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What can be chosen."""
+
+    batch_size: int = 256
+    micro_batch_size: int = 32
+    hidden: tuple[int, ...] = (256,)
+    norm: str = "none"
+    dropout: float = 0.0
+    optimizer: str = "sgd"
+    epochs: int = 10
+    seed: int = 0
+    gpu: bool = False
+
+    @property
+    def parts(self) -> int:
+        """Micro-batches in a batch; the last one may be shorter."""
+        return -(-self.batch_size // self.micro_batch_size)
+
+    @property
+    def updates(self) -> int:
+        """Updates of one run."""
+        return self.epochs * -(-TRAIN_SAMPLES // self.batch_size)
+
+    @property
+    def one(self) -> str:
+        """'one batch of 256'."""
+        return f"one batch of {self.batch_size}"
+
+    @property
+    def many(self) -> str:
+        """'8 micro-batches of 32'."""
+        s = "" if self.parts == 1 else "es"
+        at_most = "at most " if self.batch_size % self.micro_batch_size else ""
+        return f"{self.parts} micro-batch{s} of {at_most}{self.micro_batch_size}"
+
+    @property
+    def columns(self) -> tuple[str, str]:
+        """('1 x 256', '8 x 32')."""
+        even = self.batch_size % self.micro_batch_size == 0
+        split = f"{self.parts} x {self.micro_batch_size}" if even else f"{self.parts} parts"
+        return f"1 x {self.batch_size}", split
+
+
+Count: TypeAlias = Callable[[], Any]  # is called after each update
+
+
+def nothing() -> None:
+    """Counts no update."""
+
+
+# ---------------------------------------------------------------------------------- the loops
+
+
+def train(settings: Settings, micro_batch_size: int, count: Count = nothing) -> Run:
+    """Train with minigrad: one update a batch, computed a micro-batch at a time."""
+    model, optimizer = start(settings)
+    x, y = digits(np.float64)[0]
+    losses = []
+    begin = perf_counter()
+    for rows in batches(settings):
+        batch = x[rows], y[rows]
+        report = mg.train_step(model, mg.cross_entropy, optimizer, batch, micro_batch_size)
+        losses.append(report.loss)
+        count()
+    return finish(settings, model, losses, perf_counter() - begin)
+
+
+def train_without_dividing(settings: Settings, count: Count = nothing) -> Run:
+    """Train by the loop that is easily written by hand, with its usual fault in `add_means`."""
+    model, optimizer = start(settings)
+    x, y = digits(np.float64)[0]
+    losses = []
+    begin = perf_counter()
+    for rows in batches(settings):
+        model.zero_grad()
+        losses.append(add_means(settings, model, x[rows], y[rows]))
+        optimizer.step()
+        count()
+    return finish(settings, model, losses, perf_counter() - begin)
+
+
+def add_means(settings: Settings, model: mg.Module, x: Any, y: Any) -> float:
+    """Add up the gradients of the means of k micro-batches: k times the gradient of the batch.
+
+    Nothing fails, and the loss that is returned, the mean of the batch, is right. Dropout draws
+    anew in each call: only minigrad's own steps know which samples of a batch they look at.
+    """
+    total = 0.0
+    for part in mg.micro_batches(len(x), settings.micro_batch_size):
+        loss = mg.cross_entropy(model(place(x[part], settings)), y[part]).mean()
+        loss.backward()  # the fault: of even parts, each should count (loss / k).backward()
+        total += loss.item() * len(y[part])
+    return total / len(x)
+
+
+# ---------------------------------------------------------------------- what the loops share
+
+
+def start(settings: Settings) -> tuple[mg.Module, mg.Optimizer]:
+    """The model and its optimizer before the first update: from one seed always the same."""
+    mg.manual_seed(settings.seed)
+    norm, dropout = NORMS[settings.norm], settings.dropout
+    model = mg.MLP(64, *settings.hidden, 10, norm=norm, dropout=dropout, dtype=np.float64)
+    place(model, settings)
+    return model, OPTIMIZERS[settings.optimizer](model.parameters(), settings.batch_size)
+
+
+def batches(settings: Settings) -> Iterator[np.ndarray]:
+    """The rows of each batch: all samples once an epoch, in an order drawn from the seed."""
+    rng = np.random.default_rng(settings.seed)
+    for _ in range(settings.epochs):
+        order = rng.permutation(TRAIN_SAMPLES)
+        for first in range(0, TRAIN_SAMPLES, settings.batch_size):
+            yield order[first : first + settings.batch_size]
+
+
+def place(thing: Any, settings: Settings) -> Any:
+    """An array or a model, where the work is to be done."""
+    return mg.to_gpu(thing) if settings.gpu else thing
+
+
+@dataclass(frozen=True)
+class Run:
+    """What came of one run.
+
+    losses: of each batch, before its update. weights: all of them at the end, as one vector.
+    loss: on the training set at the end, without dropout. predictions: of the test digits.
+    """
+
+    losses: np.ndarray
+    weights: np.ndarray
+    loss: float
+    predictions: np.ndarray
+    seconds: float
+
+    @property
+    def accuracy(self) -> float:
+        """The share of the test digits that were read right."""
+        return float(np.mean(self.predictions == digits()[1][1]))
+
+
+def finish(settings: Settings, model: mg.Module, losses: list[float], seconds: float) -> Run:
+    """Look at the trained model."""
+    (x, y), (x_test, _) = digits(np.float64)
+    model.eval()
+    with mg.no_grad():
+        loss = mg.cross_entropy(model(place(x, settings)), y).mean().item()
+        outputs = mg.to_cpu(model(place(x_test, settings)).data)
+    weights = vector(p.data for p in model.parameters())
+    return Run(np.array(losses), weights, loss, outputs.argmax(axis=1), seconds)
+
+
+def vector(arrays: Iterator[Any]) -> np.ndarray:
+    """All elements of all arrays, side by side."""
+    return np.concatenate([mg.to_cpu(array).ravel() for array in arrays])
+
+
+# ----------------------------------------------------------------------------- the experiment
+
+
+@dataclass(frozen=True)
+class Result:
+    """Three runs from one seed, and what was measured beside them.
+
+    whole, split: the same training by whole batches and by micro-batches. forgot: by the loop that
+    forgets to divide. gradients: of their first updates, a vector each. peaks: the bytes that one
+    update of `whole` and of `split` takes at most.
+    """
+
+    settings: Settings
+    whole: Run
+    split: Run
+    forgot: Run
+    gradients: tuple[np.ndarray, np.ndarray, np.ndarray]
+    peaks: tuple[int, int]
+
+    @property
+    def equal(self) -> bool:
+        """Are the gradients of `whole` and `split` at the first update equal to rounding?"""
+        return units(*self.gradients[:2]) <= ROUNDING
+
+    @property
+    def too_large(self) -> float:
+        """How many times too large the first gradient is where nobody divides."""
+        whole, _, forgot = self.gradients
+        return float(np.linalg.norm(forgot) / np.linalg.norm(whole))
+
+    @property
+    def loss_units(self) -> np.ndarray:
+        """How far apart the losses of `whole` and `split` are in each update."""
+        return np.array([units(a, b) for a, b in zip(self.whole.losses, self.split.losses)])
+
+
+def units(a: Any, b: Any) -> float:
+    """The norm of b - a in units of rounding: of 2^-53 times the norm of a."""
+    difference = np.linalg.norm(np.subtract(b, a))
+    return float(difference / (UNIT * np.linalg.norm(a))) if difference else 0.0
+
+
+def experiment(settings: Settings, count: Count = nothing) -> Result:
+    """Measure gradients, memory and training, one after the other. `count`: called each update."""
+    gradients = first_gradients(settings)
+    peaks = peak(settings, settings.batch_size), peak(settings, settings.micro_batch_size)
+    whole = train(settings, settings.batch_size, count)
+    split = train(settings, settings.micro_batch_size, count)
+    with np.errstate(all="ignore"):  # nothing keeps these weights from growing
+        forgot = train_without_dividing(settings, count)
+    return Result(settings, whole, split, forgot, gradients, peaks)
+
+
+def first_gradients(settings: Settings) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The gradient of the first update: of one batch, of micro-batches, and without dividing."""
+    x, y = digits(np.float64)[0]
+    rows = next(batches(settings))
+
+    def gradient(fill: Callable[[mg.Module], Any]) -> np.ndarray:
+        model, _ = start(settings)
+        fill(model)
+        return vector(p.grad for p in model.parameters())
+
+    def accumulate(micro_batch_size: int) -> np.ndarray:
+        batch = x[rows], y[rows]
+        return gradient(lambda m: mg.accumulate(m, mg.cross_entropy, batch, micro_batch_size))
+
+    return (
+        accumulate(settings.batch_size),
+        accumulate(settings.micro_batch_size),
+        gradient(lambda model: add_means(settings, model, x[rows], y[rows])),
+    )
+
+
+def peak(settings: Settings, micro_batch_size: int) -> int:
+    """The bytes that one update takes at most, beside the model, the optimizer and the data."""
+    model, optimizer = start(settings)
+    x, y = digits(np.float64)[0]
+    rows = next(batches(settings))
+    batch = x[rows], y[rows]
+    for _ in range(2):  # once to warm up: what the first update allocates and keeps is not counted
+        with mg.measure_memory(settings.gpu) as memory:
+            mg.train_step(model, mg.cross_entropy, optimizer, batch, micro_batch_size)
+    return memory.peak
+
+
+# ---------------------------------------------------------------------------------- in words
+
+
+def table(result: Result) -> str:
+    """What was measured, a line each: by whole batches, by micro-batches, and the difference."""
+    runs, gradients, peaks = (result.whole, result.split), result.gradients[:2], result.peaks
+    weights, losses = [run.weights for run in runs], [run.loss for run in runs]
+    otherwise = int(np.sum(runs[0].predictions != runs[1].predictions))
+    less = f"{peaks[0] / peaks[1]:.1f} times less"
+
+    def norm(values: np.ndarray) -> str:
+        return f"{np.linalg.norm(values):.4f}"
+
+    rows = [
+        ("", *result.settings.columns, "difference"),
+        ("gradient of the first update, norm", *map(norm, gradients), apart(*gradients)),
+        ("weights at the end, norm", *map(norm, weights), apart(*weights)),
+        ("training loss at the end", *map("{:.4f}".format, losses), apart(*losses)),
+        (
+            "test accuracy at the end",
+            *(percent(run.accuracy) for run in runs),
+            f"{otherwise} of {len(runs[0].predictions)} read otherwise",
+        ),
+        ("peak memory of one update", *(f"{size / 1e6:.2f} MB" for size in peaks), less),
+        (
+            f"time of {result.settings.updates} updates",
+            *(f"{run.seconds:.2f} s" for run in runs),
+            "as it was here",
+        ),
+    ]
+    wide = [max(len(row[i]) for row in rows) for i in range(3)]
+    return "\n".join(
+        f"{row[0]:<{wide[0]}}  {row[1]:>{wide[1]}}  {row[2]:>{wide[2]}}   {row[3]}" for row in rows
+    )
+
+
+def apart(a: Any, b: Any) -> str:
+    """How far b is from a: in units of rounding, or as a part of a where rounding is no reason."""
+    n = units(a, b)
+    return f"{n:.1f} units of rounding" if n <= ROUNDING else f"{percent(n * UNIT)} of it"
+
+
+def percent(share: float) -> str:
+    """0.5 is '50.0 %'; what would be '0.0 %' is written out."""
+    return f"{100 * share:.1f} %" if share >= 5e-4 or share == 0 else f"{share:.1e}"
+
+
+def opening(settings: Settings) -> str:
+    """What is about to be done."""
+    sizes = "-".join(str(size) for size in (64, *settings.hidden, 10))
+    norm = "" if settings.norm == "none" else f" with {settings.norm.capitalize()}Norm"
+    dropout = f", dropout {settings.dropout:g}" if settings.dropout else ""
+    return (
+        f"{TRAIN_SAMPLES:,} handwritten digits; MLP {sizes}{norm}{dropout}; float64; "
+        f"{NAMES[settings.optimizer]}; {settings.updates} updates; seed {settings.seed}"
+    )
+
+
+def conclusions(result: Result) -> list[str]:
+    """What the table says, in sentences."""
+    s = result.settings
+    if result.equal:
+        said = [
+            f"The gradient of {s.many} is that of {s.one}: equal to rounding. One unit of rounding "
+            "is 2^-53 of the norm of what is compared, the most by which one operation in float64 "
+            "moves its result."
+        ]
+    else:
+        said = [
+            f"The two runs differ: the gradient of {s.many} is not that of {s.one}, it is off by "
+            f"{percent(units(*result.gradients[:2]) * UNIT)} of its norm, which is not rounding."
+        ]
+    if not result.equal and s.norm == "batch":
+        said.append(
+            "The reason is BatchNorm: each micro-batch is standardized by its own mean and "
+            "variance, so that a sample's output depends on which others are beside it. LayerNorm "
+            "and GroupNorm look at one sample at a time: --norm layer and --norm group are equal."
+        )
+    elif not result.equal:
+        said.append("It must be equal to rounding: this is a fault of minigrad, please report it.")
+    elif units(result.whole.weights, result.split.weights) > ROUNDING:
+        said.append("Rounding grew over the updates: equal gradients do not promise equal weights.")
+    if s.parts > 1:
+        said.append(
+            f"The loop that forgets to divide has a gradient {result.too_large:.1f} times too "
+            f"large at its first update; its training loss ends at {result.forgot.loss:.5g}, its "
+            f"test accuracy at {percent(result.forgot.accuracy)}."
+        )
+    if s.parts > 1 and s.optimizer != "sgd":
+        said[-1] += (
+            " Adam nearly hides the fault, because it divides each gradient by its own usual size: "
+            "look with --optimizer sgd."
+        )
+    if result.peaks[0] < 0.95 * s.parts * result.peaks[1]:
+        said.append(
+            f"Memory falls by less than {s.parts}, because a layer's gradient and the optimizer's "
+            "scratch do not depend on the split."
+        )
+    return said
+
+
+# --------------------------------------------------------------------------------- in a figure
+
+
+def figure(result: Result) -> Any:
+    """The losses of the three runs, how far the first two are apart, and their memory."""
+    from matplotlib.figure import Figure
+
+    s = result.settings
+    if result.equal:
+        title = f"{s.many} train as {s.one}: equal to rounding"
+    else:
+        title = f"{s.many} do not train as {s.one}"
+        title += " with BatchNorm" if s.norm == "batch" else ""
+    with plotting.style():
+        page = Figure(layout="constrained")
+        page.suptitle(title, x=0.012, ha="left")
+        grid = page.add_gridspec(2, 2, width_ratios=(3.7, 1), height_ratios=(2, 1), wspace=0.06)
+        top = page.add_subplot(grid[0, 0])
+        draw_losses(top, result)
+        draw_differences(page.add_subplot(grid[1, 0], sharex=top), result)
+        draw_memory(page.add_subplot(grid[:, 1]), result)
+    return page
+
+
+def draw_losses(axes: Any, result: Result) -> None:
+    """Three curves: a broad one, one on top of it, and the one that goes elsewhere."""
+    s, whole, forgot = result.settings, result.whole.losses, result.forgot.losses
+    update = np.arange(1, s.updates + 1)
+    few = s.updates <= 200
+    axes.set_title("loss of each batch, before its update")
+    axes.plot(update, whole, color=plotting.BLUE, lw=5, label=s.one)
+    axes.plot(update, result.split.losses, color=plotting.ORANGE, ls=(0, (3, 2)), label=s.many)
+    if s.parts > 1:
+        style = {"color": plotting.RED, "lw": 1.2, "ls": ":", "marker": "o" if few else ""}
+        axes.plot(update, forgot, **style, label="the loop that forgets to divide")
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter("{x:g}")
+    if not np.all(forgot < 1000 * whole.max()):
+        axes.set_ylim(top=1000 * whole.max())  # it leaves the picture: the others stay in sight
+    axes.tick_params(labelbottom=False)
+    axes.legend()
+
+
+def draw_differences(axes: Any, result: Result) -> None:
+    """How far the first two losses are apart, update by update."""
+    differences = result.loss_units
+    update = np.arange(1, len(differences) + 1)
+    axes.set_title("difference of the first two, in units of rounding ($2^{-53}$ of the loss)")
+    axes.plot(update, differences, color=plotting.PURPLE, ls="", marker="o")
+    axes.set_xlabel("update")
+    if result.equal:
+        axes.vlines(update, 0, differences, color=plotting.PURPLE, lw=1)
+        axes.set_ylim(-0.06 * max(4, differences.max()), 1.15 * max(4, differences.max()))
+    else:
+        axes.set_yscale("log")
+
+
+def draw_memory(axes: Any, result: Result) -> None:
+    """Two bars, to the digits that the table prints."""
+    sizes = [round(peak / 1e6, 2) for peak in result.peaks]
+    axes.set_title("peak memory\nof one update")
+    bars = axes.bar(
+        result.settings.columns,
+        sizes,
+        width=0.7,
+        color=[plotting.BLUE, plotting.ORANGE],
+        edgecolor="white",
+        hatch=["", "//"],
+    )
+    less = f"{result.peaks[0] / result.peaks[1]:.1f} times\nless\n"
+    axes.bar_label(bars, [f"{sizes[0]:.2f} MB", f"{less}{sizes[1]:.2f} MB"], padding=3)
+    axes.margins(y=0.08)
+    axes.set_yticks([])
+    axes.grid(False)
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(axis="x", length=0)
+
+
+# ----------------------------------------------------------------------------- the subcommand
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `minigrad demo`."""
+
+    def add(option: str, kind: Callable[[str], Any], metavar: str, help: str, **more: Any) -> None:
+        help += " (%(default)s)" if "(" not in help else ""
+        parser.add_argument(option, type=kind, metavar=metavar, help=help, **more)
+
+    samples = integer(1, TRAIN_SAMPLES, example=32)
+    width = integer(1, 10_000, example=256)
+    add("--batch-size", integer(1, TRAIN_SAMPLES, example=256), "N", "samples an update")
+    add("--micro-batch-size", samples, "B", "samples at a time (an eighth of the batch: 32)")
+    add("--hidden", width, "WIDTH", "widths of the hidden layers (256)", nargs="+")
+    add("--norm", choice(NORMS), braces(NORMS), "normalization after each hidden layer")
+    add("--dropout", probability, "P", "probability of dropout after each hidden layer")
+    add("--optimizer", choice(OPTIMIZERS), braces(OPTIMIZERS), "what makes the updates")
+    add("--epochs", integer(1, 10_000, example=10), "E", "how often each sample is seen")
+    add("--seed", integer(0, 2**64 - 1, example=0), "S", "of initial weights, order and dropout")
+    parser.add_argument("--gpu", action="store_true", help="train on the GPU, with CuPy")
+    add("--out", Path, "FILE", "where the figure goes, .svg or .png")
+    parser.set_defaults(**asdict(Settings()), out=Path("demo.svg"))
+    parser.set_defaults(micro_batch_size=None)  # an eighth of the batch size, whatever that is
+
+
+def run(args: argparse.Namespace) -> int:
+    """`minigrad demo`. Returns 0, or 1 if micro-batches are not equal where they must be.
+
+    Raises argparse.ArgumentError for arguments that do not go together.
+    """
+    settings = checked(args)
+    check_out(args.out)
+    print(opening(settings), flush=True)
+    with one_thread(), progress(3 * settings.updates) as count, warnings.catch_warnings():
+        warnings.simplefilter("error", mg.NonFiniteWarning)
+        try:
+            result = experiment(settings, count)
+        except mg.NonFiniteWarning as warning:
+            raise refusal(
+                f"--optimizer is {settings.optimizer!r} and does not get along with these sizes "
+                f"({str(warning).split(',')[0]}), expected finite losses; try --optimizer adam"
+            ) from None
+    print("", table(result), "", sep="\n")
+    for sentence in conclusions(result):
+        print(textwrap.fill(sentence, 90, break_on_hyphens=False))
+    if plotting.available():
+        try:
+            plotting.save(figure(result), args.out)
+        except OSError as error:
+            raise refusal(
+                f"--out is {str(args.out)!r} and cannot be written ({error.strerror}), expected a "
+                "file in a folder of yours; choose another"
+            ) from None
+        print(f"The figure is in {args.out}.")
+    else:
+        print(
+            'The figure needs Matplotlib: pip install "minigrad[lessons]", or in a clone '
+            'pip install -e ".[lessons]".'
+        )
+    return 0 if result.equal or settings.norm == "batch" else 1
+
+
+def checked(args: argparse.Namespace) -> Settings:
+    """The settings, if they go together."""
+    N, hidden = args.batch_size, tuple(args.hidden)
+    b = -(-N // 8) if args.micro_batch_size is None else args.micro_batch_size
+    if b > N:
+        raise refusal(
+            f"--micro-batch-size is {b}, expected at most the {N} of --batch-size; give a smaller "
+            "one, or larger batches"
+        )
+    if args.norm == "group" and any(width % 4 for width in hidden):
+        raise refusal(
+            f"--hidden is {' '.join(map(str, hidden))}, expected multiples of 4 for the 4 groups "
+            f"of --norm group; try {' '.join(str(-(-width // 4) * 4) for width in hidden)}"
+        )
+    last = TRAIN_SAMPLES % N or N  # samples in the last batch of an epoch
+    if args.norm == "batch" and (b == 1 or 1 in {n % size for n in (N, last) for size in (N, b)}):
+        raise refusal(
+            f"--batch-size is {N} and --micro-batch-size {b}, which leaves one sample alone, "
+            "expected two or more in a micro-batch for --norm batch; try 256 and 32"
+        )
+    if args.gpu and not mg.available():
+        raise refusal(
+            "--gpu was given but no GPU was found, expected CuPy and an NVIDIA GPU; install "
+            "minigrad[cuda13] or minigrad[cuda12], or leave --gpu out"
+        )
+    return Settings(
+        N, b, hidden, args.norm, args.dropout, args.optimizer, args.epochs, args.seed, args.gpu
+    )
+
+
+def check_out(path: Path) -> None:
+    """Refuse, before the work is done, what cannot be written or is somebody else's."""
+    if path.suffix.lower() not in plotting.SUFFIXES:
+        raise refusal(f"--out is {str(path)!r}, expected a name that ends in .svg or .png; add it")
+    if not path.parent.is_dir():
+        raise refusal(
+            f"--out is {str(path)!r}, expected a folder that exists; make {path.parent} first"
+        )
+    if path.is_dir() or (path.exists() and not plotting.is_ours(path)):
+        raise refusal(
+            f"--out is {str(path)!r}, expected a new file or a figure of minigrad, which this is "
+            "not; choose another name"
+        )
+
+
+def refusal(sentence: str) -> argparse.ArgumentError:
+    """What was given, what was expected, and the fix."""
+    return argparse.ArgumentError(None, sentence)
+
+
+def integer(low: int, high: int, example: int) -> Callable[[str], int]:
+    """The type of an argument: an integer from `low` to `high`."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = low - 1
+        if low <= value <= high:
+            return value
+        raise argparse.ArgumentTypeError(
+            f"is {text!r}, expected an integer from {low} to {high}; try {example}"
+        )
+
+    return parse
+
+
+def probability(text: str) -> float:
+    """The type of an argument: a number from 0 to below 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 1.0
+    if 0 <= value < 1:
+        return value
+    raise argparse.ArgumentTypeError(
+        f"is {text!r}, expected a number from 0 to below 1; try 0.1, or leave it out"
+    )
+
+
+def choice(names: Iterable[str]) -> Callable[[str], str]:
+    """The type of an argument: one of these names."""
+
+    def parse(text: str) -> str:
+        if text in names:
+            return text
+        expected = ", ".join(names)
+        raise argparse.ArgumentTypeError(f"is {text!r}, expected one of {expected}; choose one")
+
+    return parse
+
+
+def braces(names: Iterable[str]) -> str:
+    """'{none,batch}', as it stands in the help."""
+    return "{" + ",".join(names) + "}"
+
+
+@contextmanager
+def progress(total: int) -> Iterator[Count]:
+    """A progress bar, where somebody looks and tqdm is there; yields what counts an update."""
+    tqdm = optional("tqdm") if sys.stderr.isatty() else None
+    if tqdm is None:
+        yield nothing
+        return
+    with tqdm.tqdm(total=total, unit=" updates", leave=False) as bar:
+        yield bar.update
+
+
+def one_thread() -> AbstractContextManager[Any]:
+    """Products by one thread inside, where threadpoolctl is there.
+
+    A second thread gains nothing at these sizes, and loses much if other programs use the cores.
+    """
+    threadpoolctl = optional("threadpoolctl")
+    return threadpoolctl.threadpool_limits(1) if threadpoolctl else nullcontext()
+
+
+def optional(name: str) -> Any:
+    """The module of that name, or None where it is not installed."""
+    try:
+        return import_module(name)
+    except ImportError:
+        return None

@@ -63,6 +63,11 @@ def each(part: Any, change: Callable[[Any], Any]) -> Any:
     return change(part)
 
 
+def take(part: Any, where: slice) -> Any:
+    """The samples `where` of an array or of a tuple or dict of arrays, as views."""
+    return each(part, lambda array: array[where])
+
+
 def count_samples(batch: Any) -> int:
     """The length of axis 0, which all arrays of the batch share. Raises ValueError if not."""
     if not isinstance(batch, tuple) or len(batch) < 2:
@@ -87,7 +92,7 @@ class Sum:
 
     total: Any
     weight: Any
-    gradients: list[Any] | None
+    gradients: dict[Tensor, Any] | None
 
 
 @dataclass(slots=True)
@@ -112,7 +117,7 @@ class Window:
     """The sums of one batch while its micro-batches come in. All share the same parameters."""
 
     model: Module
-    parameters: list[Tensor]
+    leaves: list[Tensor]  # those that have a gradient, and those that are to have none at first
     reduction: str
     update: int
     seed: int = field(default_factory=current_seed)
@@ -122,17 +127,18 @@ class Window:
     statistics: dict[Any, Any] = field(default_factory=dict)
     positions: dict[Any, int] = field(default_factory=dict)
     penalty_moved: Any = False
+    gradients: list[Any] = field(default_factory=list)  # the finished ones
 
     def __post_init__(self) -> None:
         if self.reduction not in ("mean", "sum"):
             raise ValueError(f"reduction is {self.reduction!r}, expected 'mean' or 'sum'")
-        if not self.parameters:
+        if not self.leaves:
             raise ValueError(f"{self.model!r} has no parameters, expected one or more to train")
         self.clear()
 
     def clear(self) -> None:
         """Forget all gradients, and where the next ones are to lie."""
-        for p in self.parameters:
+        for p in self.leaves:
             p.grad = p.home = None
 
     def next_samples(self, count: int) -> Samples:
@@ -168,26 +174,28 @@ class Window:
             seed *= constant(term.coefficient, seed)
         mine = self.sums.get(term.unit)
         if mine is None:
-            elsewhere = [None] * len(self.parameters) if self.sums else None
-            mine = self.sums[term.unit] = Sum(0, 0, elsewhere)
+            mine = self.sums[term.unit] = Sum(0, 0, {} if self.sums else None)
         if mine.gradients is None:
-            backward(total, seed, retain_graph)
+            fresh = backward(total, seed, retain_graph)
+            self.leaves += [p for p in fresh if p.home is None]  # the others were lent one
         else:
             self._backward_into(mine.gradients, total, seed, retain_graph)
         mine.total = mine.total + _total(term)
         mine.weight = mine.weight + constant(term.weight, total.data)
 
-    def _backward_into(self, gradients: list[Any], total: Tensor, seed: Any, retain: bool) -> None:
+    def _backward_into(self, gradients: dict, total: Tensor, seed: Any, retain: bool) -> None:
         """Walk the tape of a further unit into buffers of its own, in place of `.grad`."""
-        kept = [(p.grad, p.home) for p in self.parameters]
+        kept = [(p, p.grad, p.home) for p in dict.fromkeys(self.leaves)]
         try:
-            for p, mine in zip(self.parameters, gradients, strict=True):
-                p.grad, p.home = mine, None
-            backward(total, seed, retain)
-            gradients[:] = [p.grad for p in self.parameters]
+            for p, _, _ in kept:
+                p.grad, p.home = gradients.get(p), None
+            fresh = backward(total, seed, retain)
+            gradients.update((p, p.grad) for p in fresh)
+            for p in fresh:
+                p.grad = None
         finally:
-            for i, p in enumerate(self.parameters):
-                p.grad, p.home = kept[i]
+            for p, grad, home in kept:
+                p.grad, p.home = grad, home
 
     def finish(self, collect: Callable[[], list[Any]]) -> StepReport:
         """Divide, once, and report: the gradient in `.grad` is now that of the whole window.
@@ -204,6 +212,7 @@ class Window:
                 continue
             for g in gradients:
                 g /= weight
+        self.gradients = gradients
         exact = bool(gradients) and gradients[0].dtype == object
         square = None if exact else squared_norm(gradients)
         totals = [mine.total for mine in self.sums.values()]
@@ -221,12 +230,12 @@ class Window:
             micro_batches=self.micro_batches,
         )
 
-    def _add_divided(self, gradients: list[Any], weight: Any) -> None:
+    def _add_divided(self, gradients: dict[Tensor, Any], weight: Any) -> None:
         """Add the gradient of a further unit to what is in `.grad`, which is divided already."""
-        for p, g in zip(self.parameters, gradients, strict=True):
-            if g is not None:
-                g /= weight
-                p.grad = g if p.grad is None else np.add(p.grad, g, out=p.grad)
+        for p, g in gradients.items():
+            g /= weight
+            p.grad = g if p.grad is None else np.add(p.grad, g, out=p.grad)
+            self.leaves.append(p)
 
 
 def _total(term: Term) -> Any:
@@ -269,13 +278,13 @@ def root(square: float, gradients: list[Any]) -> float:
 
 def run(window: Window, loss: Callable[..., Loss], batch: Any, parts: list[slice]) -> None:
     """All micro-batches of a batch, one after the other: forward, loss, backward."""
-    like = window.parameters[0].data
+    like = window.leaves[0].data
 
     def to_device(array: Any) -> Any:  # one micro-batch at a time
         return array if type(array) is type(like) else np.asarray(array, like=like)
 
     for part in parts:
-        inputs, *targets = each(batch, lambda array: array[part])  # noqa: B023
+        inputs, *targets = batch if len(parts) == 1 else take(batch, part)
         inputs = each(inputs, to_device)
         with drawing(window.next_samples(part.stop - part.start)):
             window.add(loss(window.model(inputs), *targets))
@@ -306,7 +315,8 @@ def accumulate(
     window = Window(model, model.parameters(), reduction, update)
     try:
         run(window, loss, batch, parts)
-        return window.finish(lambda: [p.grad for p in window.parameters if p.grad is not None])
+        leaves = dict.fromkeys(window.leaves)
+        return window.finish(lambda: [p.grad for p in leaves if p.grad is not None])
     except BaseException:
         window.clear()
         raise

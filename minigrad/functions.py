@@ -17,6 +17,7 @@ from minigrad.tensor import (
     Tensor,
     constant,
     gradient_dtype,
+    plain,
     record,
     same_sum,
     shape_error,
@@ -28,7 +29,7 @@ def as_tensor(x: Any, like: Tensor | None = None) -> Tensor:
     """`x` itself if it is a Tensor, else a constant Tensor, of the dtype and device of `like`."""
     if like is None:
         return x if isinstance(x, Tensor) else Tensor(x)
-    return like.operand(x if hasattr(x, "dtype") else np.asarray(x))
+    return like.operand(x if hasattr(x, "dtype") else plain(x))
 
 
 # ------------------------------------------------------------------------------- elementwise
@@ -94,7 +95,7 @@ def where(condition: Any, x: Any, y: Any) -> Tensor:
     """x where the boolean array `condition` is true, else y; all three broadcast."""
     x, y = _pair(x, y)
     like = x.data if hasattr(x.data, "dtype") else y.data
-    chosen = np.asarray(condition, dtype=bool, like=like)
+    chosen = np.asarray(plain(condition, "where()"), dtype=bool, like=like)
     z = np.where(chosen, x.data, y.data)
     # A product with the mask would turn a NaN in the branch not taken into a NaN gradient.
     return record(z, (x, y), lambda g: (np.where(chosen, g, 0), np.where(chosen, 0, g)))
@@ -180,7 +181,8 @@ def embedding(weight: Tensor, indices: Any) -> Tensor:
 
     Raises IndexError for an index outside the table, where it lies on the host.
     """
-    indices = check_integers(indices, weight.shape[0], "embedding() got index", "rows")
+    indices = integers(indices, "embedding() indices")
+    indices = check_below(indices, weight.shape[0], "embedding() got index", "rows")
     indices = np.asarray(indices, like=weight.data)
     shape = weight.shape
 
@@ -192,11 +194,17 @@ def embedding(weight: Tensor, indices: Any) -> Tensor:
     return record(weight.data[indices], (weight,), pullback)
 
 
-def check_integers(values: Any, bound: int, what: str, of: str) -> Any:
-    """`values` if they are integers in [0, bound). On a GPU they are trusted: a look would wait."""
-    values = values if hasattr(values, "dtype") else np.asarray(values)
+def integers(values: Any, what: str) -> Any:
+    """`values` as an array of integers. Raises TypeError if they are none."""
+    values = plain(values, what)
     if values.dtype.kind not in "iu":
-        raise TypeError(f"{what}s of dtype {values.dtype}, expected integers; use .astype(int)")
+        what = f"{what} have dtype {values.dtype}"
+        raise TypeError(f"{what}, expected integers; use .astype(int)")
+    return values
+
+
+def check_below(values: Any, bound: int, what: str, of: str) -> Any:
+    """`values` if all are in [0, bound). On a GPU they are trusted: a look would wait."""
     if isinstance(values, np.ndarray) and values.size and not all_below(values, bound):
         low, high = values.min(), values.max()
         wrong = low if low < 0 else high
@@ -220,8 +228,12 @@ def linear(x: Any, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     db = sum_i g_i: the gradients of the parameters are sums over the samples.
     """
     x = as_tensor(x, like=weight)
+    if weight.ndim != 2:
+        raise shape_error("linear() weight", weight.shape, "(inputs, outputs)")
     inputs, outputs = weight.data.shape
     shape = x.data.shape
+    if bias is not None and bias.shape != (outputs,):
+        raise shape_error("linear() bias", bias.shape, f"({outputs},)")
     if not shape or shape[-1] != inputs:
         expected = f"(..., {inputs}): the last axis must be the first of the weight {weight.shape}"
         raise shape_error("linear()", shape, expected)

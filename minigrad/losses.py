@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.functions import _sigmoid, all_below, as_tensor, check_integers, where
-from minigrad.tensor import Tensor, record, same_sum, shape_error, wide_sum
+from minigrad.functions import _sigmoid, all_below, as_tensor, check_below, integers, where
+from minigrad.tensor import Tensor, plain, record, same_sum, shape_error, wide_sum
 
 WINDOW = "window"  # the unit of a term that does not depend on data: it counts once a window
 
@@ -141,7 +141,7 @@ def _unit(shape: tuple[int, ...]) -> str:
 
 def _host_weights(weights: Any, shape: tuple[int, ...]) -> Any:
     """Weights checked against the values' `shape`, with as many axes, so that they broadcast."""
-    w = weights if hasattr(weights, "dtype") else np.asarray(weights)
+    w = plain(weights, "sample_weights")
     if w.ndim == 0 or w.shape != shape[: w.ndim]:
         raise shape_error("sample_weights", w.shape, f"{shape} or its first axes")
     return _nonnegative(w, "sample_weights").reshape(w.shape + (1,) * (len(shape) - w.ndim))
@@ -239,7 +239,7 @@ def cross_entropy(
     Raises IndexError for a label that is no class, ValueError for shapes that do not fit.
     """
     logits = as_tensor(logits)
-    labels = labels if hasattr(labels, "dtype") else np.asarray(labels)
+    labels = integers(labels, "cross_entropy() labels")
     classes = logits.shape[-1] if logits.ndim else 0
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"label_smoothing is {label_smoothing}, expected a number from 0 to 1")
@@ -263,31 +263,32 @@ def cross_entropy(
     w, rows, by_class = near(w), near(rows), near(by_class)
     y, index = np.asarray(y, like=z), np.arange(n, like=z)
 
+    z = z.T.copy()  # classes first: the sums over classes then run along whole rows of samples
     if w is not None:
-        z = np.where((w > 0)[:, None], z, 0)  # what does not count may be NaN
-    shifted = z - z.max(axis=1, keepdims=True)
+        z = np.where(w > 0, z, 0)  # what does not count may be NaN
+    shifted = z - z.max(axis=0)
     p = np.exp(shifted)
-    s = same_sum(p, 1, keepdims=True)
-    p = np.divide(p, s, out=p)
+    s = same_sum(p, 0)
+    p /= s
     # With targets q, the total is sum(q (log s - shifted)), whose derivative is p sum(q) - q.
     if not label_smoothing:
-        values = np.log(s[:, 0]) - shifted[index, y]
+        values = np.log(s) - shifted[y, index]
         total = wide_sum(values if w is None else values * w)
     else:
         q = np.ones_like(z) * (label_smoothing / classes)
-        q *= 1 if rows is None else rows[:, None]
-        q *= 1 if by_class is None else by_class
-        q[index, y] += (1 - label_smoothing) * (1 if w is None else w)
+        q *= 1 if rows is None else rows
+        q *= 1 if by_class is None else by_class[:, None]
+        q[y, index] += (1 - label_smoothing) * (1 if w is None else w)
         total = wide_sum(q * (np.log(s) - shifted))
 
     def pullback(g: Any) -> tuple:
         if label_smoothing:
-            dz = (p * wide_sum(q, 1, keepdims=True) - q) * g
+            dz = (p * same_sum(q, 0) - q) * g
         else:
             weights = g if w is None else g * w
-            dz = p * (g if w is None else weights[:, None])
-            dz[index, y] -= weights
-        return (dz.reshape(logits_shape).astype(p.dtype, copy=False),)
+            dz = p * weights
+            dz[y, index] -= weights
+        return (dz.T.reshape(logits_shape).astype(p.dtype, copy=False),)
 
     logits_shape = logits.shape
     weighted = class_weights is not None or sample_weights is not None
@@ -297,11 +298,9 @@ def cross_entropy(
 
 def _count(labels: Any, classes: int, ignore_index: int) -> tuple[Any, Any]:
     """The labels (n,), 0 where they are ignored, and a mask of those that count; None for all."""
-    if labels.dtype.kind not in "iu":
-        raise TypeError(f"cross_entropy() got labels of dtype {labels.dtype}, expected integers")
     on_host = isinstance(labels, np.ndarray) and labels.size
     if on_host and not 0 <= ignore_index < classes and all_below(labels, classes):
         return labels, None
     counted = labels != ignore_index
     labels = np.where(counted, labels, 0)
-    return check_integers(labels, classes, "cross_entropy() got label", "classes"), counted
+    return check_below(labels, classes, "cross_entropy() got label", "classes"), counted

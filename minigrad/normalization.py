@@ -84,12 +84,10 @@ class BatchNorm(Module):
 
     def moved(self, seen: Statistics) -> tuple[Any, Any]:
         """The running mean and variance after one move towards what was seen."""
-        m = self.momentum
-        variance = seen.squares / (seen.n - 1)
-        return (
-            (1 - m) * self.running_mean + m * seen.mean,
-            (1 - m) * self.running_var + m * variance,
-        )
+        m, dtype = self.momentum, self.running_mean.dtype
+        mean = (1 - m) * self.running_mean + m * seen.mean
+        var = (1 - m) * self.running_var + m * (seen.squares / (seen.n - 1))
+        return mean.astype(dtype, copy=False), var.astype(dtype, copy=False)
 
 
 class LayerNorm(Module):

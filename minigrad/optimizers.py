@@ -20,7 +20,7 @@ from minigrad.tensor import Tensor, constant, gradient_dtype
 
 Parameters = Iterable[Tensor]
 Rate = float | Callable[[int], float]  # a number, or a function of the updates made so far
-BLOCK = 1 << 16  # elements that an update works on at a time: its scratch stays in the cache
+BLOCK = 1 << 17  # elements that an update works on at a time: its scratch stays in the cache
 
 
 class Flat:
@@ -49,25 +49,27 @@ class Flat:
         """
         self.runs: list[slice] = []
         start = stop = 0
-        for i, p in enumerate(self.parameters):
-            if p.data is not self.views[i]:
-                self._adopt(i)
+        for p, view, home, part in zip(
+            self.parameters, self.views, self.homes, self.parts, strict=True
+        ):
+            if p.data is not view:
+                self._adopt(p, view)
             if p.grad is None:
                 continue
-            if p.grad is not self.homes[i]:
-                self.homes[i][...] = p.grad
-                p.grad = self.homes[i]
-            part = self.parts[i]
-            if part.start != stop and start < stop:
-                self.runs.append(slice(start, stop))
-            start, stop = start if part.start == stop else part.start, part.stop
+            if p.grad is not home:
+                home[...] = p.grad
+                p.grad = home
+            if part.start != stop:
+                if start < stop:
+                    self.runs.append(slice(start, stop))
+                start = part.start
+            stop = part.stop
         if start < stop:
             self.runs.append(slice(start, stop))
         return [self.gradients[run] for run in self.runs]
 
-    def _adopt(self, i: int) -> None:
-        """Take parameter i, or take it back after `p.data = ...`."""
-        p, view = self.parameters[i], self.views[i]
+    def _adopt(self, p: Tensor, view: Any) -> None:
+        """Take a parameter, or take it back after `p.data = ...`."""
         same = type(p.data) is type(view) and p.data.dtype == view.dtype
         if not same or p.data.shape != view.shape:
             what = "a parameter changed its shape, dtype or device after the optimizer was made"
@@ -86,10 +88,11 @@ class Optimizer:
     states: tuple[str, ...] = ()
 
     def __init__(self, parameters: Parameters, lr: Rate, weight_decay: float) -> None:
-        self.parameters = list(dict.fromkeys(parameters))
-        if not self.parameters or not all(_is_leaf(p) for p in self.parameters):
+        given = list(parameters)
+        if not given or not all(isinstance(p, Tensor) and p.node is None for p in given):
             what = f"{type(self).__name__}() got no parameters, or some that are no leaf Tensors"
-            raise ValueError(f"{what}, expected model.parameters()")
+            raise ValueError(f"{what}, expected leaf Tensors: model.parameters()")
+        self.parameters = list(dict.fromkeys(given))
         if not callable(lr):
             self._at_least_0("lr", lr)
         self._at_least_0("weight_decay", weight_decay)
@@ -190,10 +193,6 @@ class Optimizer:
         vars(self).update(copied)
         self._lay_out()  # views do not survive a copy: lay out anew
         self.load_state_dict(saved)
-
-
-def _is_leaf(p: Any) -> bool:
-    return isinstance(p, Tensor) and p.node is None
 
 
 class SGD(Optimizer):

@@ -100,7 +100,7 @@ class Accumulator:
         """The open window, if its gradients are as the last micro-batch left them, or a new one."""
         if self._window is None:
             self._window = open_window(self.model, self.options, self.reduction)
-        elif not _same(self._left, _grads(self._window)):
+        elif any(a is not b for a, b in zip(self._left, self._gradients(), strict=True)):
             self.drop()
             raise RuntimeError(
                 "gradients were cleared or replaced inside a window, expected untouched: the "
@@ -125,7 +125,10 @@ class Accumulator:
                 "the optimizer made a step inside a window, expected none: the window makes it; "
                 "leave optimizer.step() out"
             )
-        self._left = _grads(window)
+        self._left = self._gradients()
+
+    def _gradients(self) -> list[Any]:
+        return [p.grad for o in self.options.optimizers for p in o.parameters]
 
     def backward(self, loss: Loss) -> None:
         """Add the loss of this micro-batch to the window. It is divided when the window ends."""
@@ -164,10 +167,11 @@ class Accumulator:
         if window is None:
             return state | {"window": None}
         place = {module: i for i, module in enumerate(self.model.modules())}
-        sums = {
-            unit: (s.total, s.weight, [_copy(g) for g in s.gradients or _grads(window)])
-            for unit, s in window.sums.items()
-        }
+        parameters = [p for o in self.options.optimizers for p in o.parameters]
+        sums = {}
+        for unit, s in window.sums.items():
+            mine = [p.grad if s.gradients is None else s.gradients.get(p) for p in parameters]
+            sums[unit] = (s.total, s.weight, [_copy(g) for g in mine])
         return state | {
             "window": {
                 "sums": sums,
@@ -186,28 +190,22 @@ class Accumulator:
             return
         window = self._window = open_window(self.model, self.options, self.reduction)
         modules = self.model.modules()
+        parameters = [p for o in self.options.optimizers for p in o.parameters]
         for unit, (total, weight, gradients) in saved["sums"].items():
-            copies = [_copy(g) for g in gradients]
+            pairs = zip(parameters, gradients, strict=True)
+            copies = {p: _copy(g) for p, g in pairs if g is not None}
             if window.sums:
                 window.sums[unit] = Sum(total, weight, copies)
                 continue
             window.sums[unit] = Sum(total, weight, None)
-            for p, g in zip(window.parameters, copies, strict=True):
+            for p, g in copies.items():
                 p.grad = g
         window.statistics.update(
             {modules[i]: Statistics(*s) for i, s in saved["statistics"].items()}
         )
         window.update, window.seed, window.samples, window.micro_batches = saved["counts"]
         window.penalty_moved = saved["penalty_moved"]
-        self._left = _grads(window)
-
-
-def _grads(window: Window) -> list[Any]:
-    return [p.grad for p in window.parameters]
-
-
-def _same(a: list[Any], b: list[Any]) -> bool:
-    return all(x is y for x, y in zip(a, b, strict=True))
+        self._left = self._gradients()
 
 
 def _copy(gradient: Any) -> Any:

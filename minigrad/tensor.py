@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from fractions import Fraction
+from numbers import Rational
 from typing import Any
 
 import numpy as np
@@ -41,34 +42,45 @@ def fractions(values: Any) -> np.ndarray:
     return np.array(exact, dtype=object).reshape(values.shape)
 
 
-def _as_array(values: Any) -> Any:
-    """`values` as a float or object array, on their device; integers become float64."""
+def plain(values: Any, what: str = "Tensor()") -> Any:
+    """`values` as an array, on the device where they are. Raises TypeError if they are a Tensor."""
     if isinstance(values, Tensor):
-        raise TypeError("Tensor() got a Tensor, expected an array or numbers; pass tensor.data")
-    if not hasattr(values, "dtype") or isinstance(values, np.generic):
-        values = np.asarray(values)
+        raise TypeError(f"{what} got a Tensor, expected an array or numbers; pass its .data")
+    near = isinstance(values, np.generic) or not hasattr(values, "dtype")
+    return np.asarray(values) if near else values
+
+
+def _real(values: Any) -> Any:
+    """`values` as a float or object array; integers become float64."""
+    values = plain(values)
     if values.dtype.kind in "iub":
         values = values.astype(np.float64)
-    if values.dtype.kind not in "fO":
-        raise TypeError(f"Tensor() got dtype {values.dtype}, expected real numbers; use .astype")
+    if not _are_real(values):
+        what = f"Tensor() got {values!r} of dtype {values.dtype}"
+        raise TypeError(f"{what}, expected real numbers; use .astype, or mg.fractions")
     return values
+
+
+def _are_real(values: Any) -> bool:
+    exact = values.dtype == object and all(isinstance(v, Rational) for v in values.flat)
+    return exact or values.dtype.kind in "biuf"
 
 
 def constant(value: Any, like: Any) -> Any:
     """`value`, no Tensor, as a number or array that does not change the dtype of `like`."""
     if isinstance(value, np.generic):
         value = value.item()
+    if isinstance(value, (int, float, Fraction)):
+        if like.dtype == object:
+            return Fraction(value)
+        return float(value) if isinstance(value, Fraction) else value  # numbers are weak
+    given = value if hasattr(value, "dtype") else np.asarray(value)
+    if isinstance(value, Tensor) or not _are_real(given):
+        what = f"a Tensor met a {type(value).__name__} of dtype {given.dtype}"
+        raise TypeError(f"{what}, expected a Tensor, a real number or an array of such")
     if like.dtype == object:
-        return Fraction(value) if isinstance(value, (int, float)) else fractions(value)
-    if isinstance(value, (int, float)):
-        return value  # a Python number is weak: float32 stays float32
-    if isinstance(value, Fraction):
-        return float(value)
-    try:
-        return np.asarray(value, dtype=like.dtype, like=like)
-    except (TypeError, ValueError) as error:
-        what = f"a Tensor met a {type(value).__name__}, expected a Tensor, a number or an array"
-        raise TypeError(f"{what} on the same device ({error})") from None
+        return fractions(value)
+    return np.asarray(value, dtype=like.dtype, like=like)
 
 
 def shape_error(who: str, given: Any, expected: str) -> ValueError:
@@ -139,18 +151,20 @@ def record(data: Any, parents: Sequence[Tensor], pullback: Callable) -> Tensor:
     return result
 
 
-def backward(root: Tensor, gradient: Any, retain_graph: bool = False) -> None:
+def backward(root: Tensor, gradient: Any, retain_graph: bool = False) -> list[Tensor]:
     """Add `gradient` times the derivative of `root` to `.grad` of every leaf that it came from.
 
     Reverse-mode accumulation (Linnainmaa 1970) without recursion: a node is walked when all that
     used its result have been. Its part of the tape is freed at once, unless `retain_graph`.
+    Returns the leaves whose `.grad` was None before.
     """
     if not root.requires_grad:
         what = "backward() was called on a Tensor that requires no gradient"
         raise RuntimeError(f"{what}; compute it from ones that do, outside of no_grad()")
+    fresh: list[Tensor] = []
     if root.node is None:
-        _add_to_leaf(root, gradient)
-        return
+        _add_to_leaf(root, gradient, fresh)
+        return fresh
     uses = _count_uses(root.node)
     gradients: dict[Node, Any] = {root.node: gradient}
     owned: set[Node] = set()
@@ -165,13 +179,14 @@ def backward(root: Tensor, gradient: Any, retain_graph: bool = False) -> None:
             if parent is None:
                 continue
             if isinstance(parent, Tensor):
-                _add_to_leaf(parent, contribution)
+                _add_to_leaf(parent, contribution, fresh)
                 continue
             _add_to_node(parent, contribution, gradients, owned)
             uses[parent] -= 1
             if not uses[parent]:
                 ready.append(parent)
         del contributions, contribution  # before the next pullback allocates
+    return fresh
 
 
 def _count_uses(root: Node) -> dict[Node, int]:
@@ -211,7 +226,7 @@ def _add_to_node(node: Node, contribution: Any, gradients: dict, owned: set[Node
         gradients[node] += contribution
 
 
-def _add_to_leaf(leaf: Tensor, contribution: Any) -> None:
+def _add_to_leaf(leaf: Tensor, contribution: Any, fresh: list[Tensor]) -> None:
     """Add to `.grad`. A leaf owns its gradient: the first contribution is written, never kept."""
     deferred = callable(contribution)
     if leaf.grad is not None:
@@ -224,6 +239,7 @@ def _add_to_leaf(leaf: Tensor, contribution: Any) -> None:
     if written is not home:
         home[...] = sum_to(written, leaf.data.shape)
     leaf.grad = home
+    fresh.append(leaf)
 
 
 # ------------------------------------------------------------------------------------ Tensor
@@ -244,14 +260,14 @@ class Tensor:
     __array_ufunc__ = None  # so that `array * tensor` asks the Tensor
 
     def __init__(self, data: Any, requires_grad: bool = False) -> None:
-        self.data, self.requires_grad = _as_array(data), requires_grad
+        self.data, self.requires_grad = _real(data), requires_grad
         self.grad = self.home = self.node = None
 
     def backward(self, gradient: Any = None, retain_graph: bool = False) -> None:
         """Add the derivative of this Tensor to `.grad` of each leaf that it was computed from.
 
-        gradient: a number or array that broadcasts to this Tensor's shape, the weights of its
-        elements; may be left out if there is one element. Raises RuntimeError if there is no tape,
+        gradient: a number or an array of this Tensor's shape, the weights of its elements; may be
+        left out if there is one element. Raises RuntimeError if there is no tape,
         or if it has been freed already.
         """
         if gradient is None and self.data.size != 1:
@@ -259,7 +275,10 @@ class Tensor:
             raise ValueError(f"{what}; sum it first, or pass the gradient of each element")
         seed = np.ones_like(self.data)
         if gradient is not None:
-            seed[...] = constant(gradient, self.data)
+            given = constant(gradient, self.data)
+            if getattr(given, "shape", ()) not in ((), self.shape):
+                raise shape_error("backward()", given.shape, f"{self.shape}, that of the Tensor")
+            seed[...] = given
         backward(self, seed, retain_graph)
 
     def detach(self) -> Tensor:
@@ -379,19 +398,19 @@ class Tensor:
         return record(z, (self,), lambda g: (-g * z / y,))
 
     def __rmatmul__(self, other: Any) -> Tensor:  # other @ self
-        return Tensor(constant(other, self.data)) @ self
+        return self.operand(np.asarray(other) if np.isscalar(other) else other) @ self
 
     # ---------------------------------------------------- sums, shapes and parts of a Tensor
 
     def sum(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
         """Sum over `axis` (all axes if None); its pullback copies the gradient to each term."""
-        return self._divided_sum(axis, keepdims, mean=False)
+        return self._total(axis, keepdims, mean=False)
 
     def mean(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
         """Sum over `axis` divided by the number of terms."""
-        return self._divided_sum(axis, keepdims, mean=True)
+        return self._total(axis, keepdims, mean=True)
 
-    def _divided_sum(self, axis: Any, keepdims: bool, mean: bool) -> Tensor:
+    def _total(self, axis: Any, keepdims: bool, mean: bool) -> Tensor:
         shape, total = self.shape, wide_sum(self.data, axis, keepdims=True)
         kept = total.shape
         n = constant(self.data.size // (total.size or 1) if mean else 1, self.data)
@@ -440,7 +459,7 @@ class Tensor:
             if repeats:
                 np.add.at(whole, index, g)
             else:
-                whole[index] = g
+                whole[index] += g
             return (whole,)
 
         return record(self.data[index], (self,), pullback)

@@ -81,7 +81,7 @@ class Options:
         if not self.optimizers or not all(isinstance(o, Optimizer) for o in self.optimizers):
             raise TypeError(f"the optimizer is {optimizer!r}, expected an mg.Optimizer or several")
         parameters = [p for o in self.optimizers for p in o.parameters]
-        if len(set(parameters)) < len(parameters):
+        if len(self.optimizers) > 1 and len(set(parameters)) < len(parameters):
             raise ValueError("two optimizers share a parameter, expected each in one of them")
         if clip_norm is not None and not clip_norm > 0:
             raise ValueError(f"clip_norm is {clip_norm}, expected a number above 0, or None")
@@ -97,12 +97,10 @@ class Options:
 
 
 def open_window(model: Module, options: Options, reduction: str) -> Window:
-    """A window for the next update. It clears the whole model, not what is optimized alone."""
+    """A window for the next update."""
     check_model(model)
-    parameters = dict.fromkeys(model.parameters())
-    for optimizer in options.optimizers:
-        parameters.update(dict.fromkeys(optimizer.parameters))
-    window = Window(model, list(parameters), reduction, options.optimizers[0].updates)
+    parameters = [p for optimizer in options.optimizers for p in optimizer.parameters]
+    window = Window(model, parameters, reduction, options.optimizers[0].updates)
     for optimizer in options.optimizers:
         optimizer.lend_homes()
     return window
@@ -123,14 +121,13 @@ def finish_update(window: Window, options: Options) -> StepReport:
             raise FloatingPointError(report.reason)
         warnings.warn(report.reason, NonFiniteWarning, stacklevel=3)
         return report
-    gradients = options.gradients()
-    if not gradients:
+    if not window.gradients:
         what = "the loss gave no gradient to any parameter of the optimizer"
         raise ValueError(f"{what}, expected the model's; make it from model.parameters()")
     if options.clip_norm is not None:
         if report.grad_norm is None:
             raise TypeError("clip_norm was given for Fractions, which have no norm; leave it out")
-        clip(gradients, report.grad_norm, options.clip_norm)
+        clip(window.gradients, report.grad_norm, options.clip_norm)
 
     # All that may still fail is done first: rates are asked for, memory is taken. Then only writes
     # are left.
@@ -153,6 +150,8 @@ def clip_grad_norm(parameters: Iterable[Tensor], max_norm: float) -> float:
 
     Returns the norm before. To be called once a window, on the finished gradient, never on parts.
     """
+    if not max_norm > 0:
+        raise ValueError(f"max_norm is {max_norm}, expected a number above 0")
     gradients = [p.grad for p in parameters if p.grad is not None]
     if any(g.dtype == object for g in gradients):
         raise TypeError("clip_grad_norm() got Fractions, which have no norm; use floats")

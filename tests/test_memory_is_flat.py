@@ -47,7 +47,7 @@ def no_garbage_collector():
 def test_at_fixed_n_the_activations_fall_as_one_over_k():
     setup = training()
     optimizer = setup[1]
-    scratch = sum(s.nbytes for s in optimizer.scratch())
+    scratch = sum(s.nbytes for s in optimizer.prepare()[1])
     one = peak(*setup, accumulation_steps=1)
     for k in (2, 4, 8):
         # What does not fall with k is the optimizer's scratch, one product of a weight's size to

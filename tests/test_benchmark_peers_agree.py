@@ -1,0 +1,72 @@
+"""The peers of the benchmark do the same work: from the same start, they make the same steps."""
+
+from dataclasses import replace
+from functools import cache
+from importlib import import_module
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
+
+from tests.benchmarks.handplus import HandPlus
+from tests.benchmarks.step import PEERS
+from tests.benchmarks.workloads import WORKLOADS, draw
+
+OTHERS = [name for name in PEERS if name != "hand+"]
+SPLIT = replace(WORKLOADS["W2"], name="W2 split", micro_batch_size=16)
+SMALL = [WORKLOADS["W1"], WORKLOADS["W2"], WORKLOADS["W3"], WORKLOADS["W4"], SPLIT]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    with threadpool_limits(1):
+        yield
+
+
+def trained(peer, steps):
+    """The losses of a peer's first steps, and its parameters after them."""
+    losses = [peer.step() for _ in range(steps)]
+    return losses, [array.copy() for array in peer.parameters()]
+
+
+@cache
+def expected(workload, steps):
+    return trained(HandPlus(workload, *draw(workload)), steps)
+
+
+def made(name, workload):
+    module, cls = PEERS[name]
+    if module.endswith("pytorch"):
+        pytest.importorskip("torch")
+    return getattr(import_module(module), cls)(workload, *draw(workload))
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("workload", WORKLOADS.values(), ids=str)
+def test_losses_of_four_steps_agree_with_hand_written_numpy(workload, name):
+    losses, _ = trained(made(name, workload), 4)
+    np.testing.assert_allclose(losses, expected(workload, 4)[0], rtol=6e-5)
+    assert len(set(losses)) == 4, "the loss stands still"
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("workload", SMALL, ids=str)
+def test_parameters_after_five_steps_agree_with_hand_written_numpy(workload, name):
+    # Not in W5: of its four million ReLU, rounding switches one in some of the steps.
+    losses, parameters = trained(made(name, workload), 5)
+    np.testing.assert_allclose(losses, expected(workload, 5)[0], rtol=1e-5)
+    for i, (array, wanted) in enumerate(zip(parameters, expected(workload, 5)[1], strict=True)):
+        if workload.batch_norm and i in (1, 5):
+            continue  # a bias before BatchNorm: its gradient is zero, and Adam enlarges rounding
+        np.testing.assert_allclose(array, wanted, rtol=0, atol=1e-4)  # the way was up to 5e-3
+
+
+def test_running_statistics_of_hand_written_numpy_are_those_of_pytorch():
+    torch = pytest.importorskip("torch")
+    workload = WORKLOADS["W4"]
+    peer, hand = made("PyTorch", workload), made("hand+", workload)
+    peer.step(), hand.step()
+    norms = [module for module in peer.model if isinstance(module, torch.nn.BatchNorm1d)]
+    for statistic, running in zip(("running_mean", "running_var"), hand.running):
+        wanted = np.concatenate([getattr(norm, statistic).numpy() for norm in norms])
+        np.testing.assert_allclose(running, wanted, rtol=1e-5, atol=1e-6)

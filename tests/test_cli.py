@@ -1,0 +1,121 @@
+"""The command `minigrad` behaves: help, version, one sentence for an error, no traceback."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+
+import pytest
+
+import minigrad as mg
+from minigrad import cli
+from tests.lines import PACKAGE
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "minigrad", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=PACKAGE.parent)
+
+
+def demo_that(monkeypatch, error: BaseException) -> None:
+    def fails(args):
+        raise error
+
+    monkeypatch.setattr(cli.demo, "run", fails)
+
+
+def test_no_command_prints_the_help(capsys):
+    assert cli.main([]) == 0
+    output, errors = capsys.readouterr()
+    assert "usage: minigrad" in output
+    assert not errors
+    for name, (_, purpose) in cli.COMMANDS.items():
+        assert name in output
+        assert purpose.split(",")[0][:30] in " ".join(output.split())
+
+
+def test_python_m_minigrad_is_the_command_that_the_package_installs():
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["project"]["scripts"] == {"minigrad": "minigrad.cli:main"}
+    result = run("--version")
+    assert (result.returncode, result.stdout) == (0, f"minigrad {mg.__version__}\n")
+
+
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_each_command_explains_all_its_arguments(command, capsys):
+    assert cli.main([command, "--help"]) == 0
+    output = capsys.readouterr().out
+    assert output.startswith(f"usage: minigrad {command}")
+    parser = cli.parser()._subparsers._group_actions[0].choices[command]
+    assert all(action.help for action in parser._actions)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given"),
+    [(["frobnicate"], "'frobnicate'"), (["--frob"], "'--frob'"), (["demo", "--frob"], "'--frob'")],
+)
+def test_what_is_unknown_is_named_in_one_sentence(arguments, given, capsys):
+    assert cli.main(arguments) == 2
+    output, errors = capsys.readouterr()
+    assert not output
+    assert errors.count("\n") == 1
+    assert given in errors
+    assert "--help" in errors
+
+
+def test_abbreviations_are_no_arguments(capsys):
+    assert cli.main(["demo", "--epoch", "1"]) == 2
+    assert "'--epoch'" in capsys.readouterr().err
+
+
+def test_ctrl_c_ends_with_130_and_no_traceback(monkeypatch, capsys):
+    demo_that(monkeypatch, KeyboardInterrupt())
+    assert cli.main(["demo"]) == 130
+    assert capsys.readouterr().err == "\nminigrad: interrupted\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
+def test_a_real_interrupt_ends_a_running_demo_the_same_way():
+    command = [sys.executable, "-m", "minigrad", "demo", "--epochs", "10000"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=PACKAGE.parent, **pipes) as process:
+        assert "handwritten digits" in process.stdout.readline()  # now it is in the demo
+        time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors == "\nminigrad: interrupted\n"
+
+
+def test_too_little_memory_is_said_in_one_sentence(monkeypatch, capsys):
+    demo_that(monkeypatch, MemoryError())
+    assert cli.main(["demo"]) == 1
+    errors = capsys.readouterr().err
+    assert errors.count("\n") == 1
+    assert "memory" in errors
+
+
+def test_a_fault_of_minigrad_itself_keeps_its_traceback(monkeypatch):
+    demo_that(monkeypatch, ValueError("a bug"))
+    with pytest.raises(ValueError, match="a bug"):
+        cli.main(["demo"])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes of a POSIX shell")
+def test_a_reader_that_stops_reading_sees_no_traceback():
+    command = [sys.executable, "-m", "minigrad", "demo", "--help"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=PACKAGE.parent, **pipes) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+
+
+def test_importing_the_command_line_is_light():
+    code = "import sys, minigrad.cli; print(*sys.modules)"
+    modules = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout
+    loaded = {name.split(".")[0] for name in modules.split()}
+    assert "minigrad" in loaded
+    assert not loaded & {"matplotlib", "tqdm", "threadpoolctl", "cupy", "IPython", "torch"}

@@ -1,0 +1,85 @@
+"""The house in order: imports go one way, importing is light, three globals and no more."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+
+import pytest
+
+import minigrad as mg
+from tests.lines import PACKAGE, READING_ORDER
+
+EDGES = {"device.py", "gradcheck.py"}  # import nothing but NumPy, and CuPy
+
+
+def imports(name: str) -> list[str]:
+    """The files of the package that a file imports at its head."""
+    found = []
+    for node in ast.parse((PACKAGE / name).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("minigrad"):
+            parts = node.module.split(".")[1:]
+            found += [f"{parts[0]}.py"] if parts else [f"{a.name}.py" for a in node.names]
+    return ["data/__init__.py" if file == "data.py" else file for file in found]
+
+
+@pytest.mark.parametrize("name", READING_ORDER)
+def test_imports_point_only_upwards_in_the_reading_order(name):
+    above = READING_ORDER[: READING_ORDER.index(name)]
+    assert set(imports(name)) <= set(above)
+    assert name not in EDGES or not imports(name)
+
+
+def test_importing_minigrad_imports_numpy_and_nothing_else_that_is_large():
+    code = (
+        "import sys, numpy; before = set(sys.modules); import minigrad; "
+        "print(*sorted({m.split('.')[0] for m in set(sys.modules) - before}))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(run.stdout.split())
+    assert "minigrad" in loaded
+    assert not loaded & {"cupy", "matplotlib", "mpi4py", "IPython", "tqdm", "torch", "scipy"}
+    # numpy.random is loaded lazily by NumPy, and takes longer than all of minigrad.
+    code = "import sys, minigrad; print('numpy.random' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "False"
+
+
+def test_only_device_py_knows_cupy():
+    for name in READING_ORDER:
+        tree = ast.parse((PACKAGE / name).read_text(encoding="utf-8"))
+        roots = {
+            alias.name.split(".")[0]
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Import)
+            for alias in node.names
+        }
+        assert ("cupy" in roots) == (name == "device.py")
+
+
+def test_there_are_three_globals_that_change_and_no_more():
+    """The tape's switch, the seed, the draw context: all else at the top of a file is constant."""
+    found = set()
+    for name in READING_ORDER:
+        for node in ast.parse((PACKAGE / name).read_text(encoding="utf-8")).body:
+            target = node.target if isinstance(node, ast.AnnAssign) else None
+            if target is not None and "ContextVar" in ast.unparse(node.annotation):
+                found.add(target.id)
+            assert not any(isinstance(child, ast.Global) for child in ast.walk(node)), name
+            if isinstance(node, ast.ClassDef) and node.name == "_Seed":
+                found.add(node.name)
+    assert found == {"_recording", "_samples", "_Seed"}
+
+
+def test_public_names_are_documented_and_listed():
+    for name in mg.__all__:
+        assert getattr(mg, name).__doc__, name
+    assert len(mg.__all__) == len(set(mg.__all__))
+
+
+def test_the_version_is_that_of_the_package():
+    import tomllib
+
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    assert project["project"]["version"] == mg.__version__

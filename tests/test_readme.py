@@ -1,0 +1,76 @@
+"""The README tells the truth: its numbers are printed by its code, its map is that of the source.
+
+Its two commands are run from nothing by .ci/run.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.lines import PACKAGE, READING_ORDER, lines_of_code
+
+ROOT = PACKAGE.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def printed_by(code: str) -> str:
+    run = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return run.stdout
+
+
+def test_the_example_prints_what_the_readme_says():
+    ours, _ = blocks("python")
+    assert "import torch" not in ours
+    assert printed_by(ours) == blocks("text")[0]
+    assert sum(bool(line.strip()) for line in ours.splitlines()) <= 15
+
+
+def test_its_twin_in_pytorch_prints_the_same():
+    pytest.importorskip("torch")
+    _, theirs = blocks("python")
+    assert "import torch" in theirs
+    assert printed_by(theirs) == blocks("text")[0]
+
+
+def test_the_map_has_every_file_in_reading_order_with_its_lines_of_code():
+    rows = re.findall(r"^\| \[`(.+?)`\]\(minigrad/(.+?)\) \| .+ \| (\d+) \|$", README, re.MULTILINE)
+    assert [name for name, _, _ in rows] == READING_ORDER
+    for name, target, lines in rows:
+        assert target == name
+        assert int(lines) == lines_of_code(PACKAGE / name), name
+
+
+def test_every_file_of_the_package_is_on_the_map():
+    files = {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py")}
+    assert files == {*READING_ORDER, "__init__.py", "__main__.py"}
+
+
+def test_the_first_eight_files_can_be_read_in_an_evening():
+    assert sum(lines_of_code(PACKAGE / name) for name in READING_ORDER[:8]) <= 1300
+
+
+def test_links_lead_to_files():
+    for target in re.findall(r"\]\(([^)#:]+)\)", README):
+        assert (ROOT / target.strip()).exists(), target
+
+
+def test_the_commands_for_setting_up_name_extras_that_exist():
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for extras in re.findall(r"-e \"\.\[(.+?)\]\"", README):
+        assert set(extras.split(",")) <= project["optional-dependencies"].keys()
+    for extra in re.findall(r"extras `(\w+)` and `(\w+)`", README):
+        assert set(extra) <= project["optional-dependencies"].keys()
+    assert Path(ROOT / "LICENSE").read_text(encoding="utf-8").startswith("BSD 3-Clause License")

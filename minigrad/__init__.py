@@ -1,10 +1,13 @@
 """minigrad: gradient accumulation from scratch, in plain NumPy.
 
-Read the files in this order: tensor, functions, losses, randomness, layers, normalization,
-optimizers, accumulation; then memory, training, schedules and the edges.
+Read the files in this order: arrays (skip it at first), tensor, functions, losses, randomness,
+layers, normalization, flat, optimizers, batches, accumulation; then device, memory, training,
+streaming, schedules and the edges.
 """
 
-from minigrad.accumulation import StepReport, accumulate, micro_batches
+from minigrad.accumulation import StepReport, accumulate
+from minigrad.arrays import fractions
+from minigrad.batches import micro_batches
 from minigrad.device import available, to_cpu, to_gpu
 from minigrad.functions import (
     concatenate,
@@ -52,7 +55,7 @@ from minigrad.optimizers import SGD, Adam, AdamW, Optimizer
 from minigrad.randomness import Samples, current_seed, drawing, manual_seed
 from minigrad.schedules import cosine, linear_decay, step_decay, warmup
 from minigrad.streaming import Accumulator
-from minigrad.tensor import Tensor, fractions, no_grad
+from minigrad.tensor import Tensor, no_grad
 from minigrad.training import NonFiniteWarning, WeightAverage, clip_grad_norm, train_step
 
 __version__ = "0.1.0"

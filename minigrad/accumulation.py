@@ -15,70 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.arrays import constant
+from minigrad.batches import count_samples, each, micro_batches, take
 from minigrad.layers import Module
 from minigrad.losses import WINDOW, Loss, Term, nonzero
 from minigrad.randomness import Samples, current_seed, drawing
-from minigrad.tensor import Tensor, backward, constant
-
-# ------------------------------------------------------------------------ splitting a batch
-
-
-def micro_batches(
-    n: int, micro_batch_size: int | None = None, accumulation_steps: int | None = None
-) -> list[slice]:
-    """The parts of a batch of n samples: of `micro_batch_size` each, the last perhaps shorter, or
-    `accumulation_steps` parts (at most n) whose sizes differ by one at most.
-
-    Raises ValueError unless exactly one of the two is given, as a positive integer, and n > 0.
-    """
-    if (micro_batch_size is None) == (accumulation_steps is None):
-        given = "neither" if micro_batch_size is None else "both"
-        raise ValueError(f"{given} of micro_batch_size and accumulation_steps given, expected one")
-    if n < 1:
-        raise ValueError("the batch holds no samples, expected one or more; skip empty batches")
-    if micro_batch_size is not None:
-        size = positive("micro_batch_size", micro_batch_size)
-        return [slice(start, min(start + size, n)) for start in range(0, n, size)]
-    k = min(positive("accumulation_steps", accumulation_steps), n)
-    ends = [n // k * (j + 1) + min(n % k, j + 1) for j in range(k)]
-    return [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
-
-
-def positive(name: str, value: Any) -> int:
-    """`value` if it is an integer of 1 or more. Raises ValueError if not."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} is {value!r}, expected an integer of 1 or more")
-    return int(value)
-
-
-def each(part: Any, change: Callable[[Any], Any]) -> Any:
-    """`part`, an array or a tuple or dict of such, with each array changed."""
-    if isinstance(part, tuple):
-        return tuple(each(value, change) for value in part)
-    if isinstance(part, dict):
-        return {key: each(value, change) for key, value in part.items()}
-    if not hasattr(part, "dtype") or isinstance(part, Tensor) or not part.shape:
-        what = f"a batch holds a {type(part).__name__}, expected arrays with an axis of samples"
-        raise TypeError(f"{what}, or tuples and dicts of them; convert it with np.asarray")
-    return change(part)
-
-
-def take(part: Any, where: slice) -> Any:
-    """The samples `where` of an array or of a tuple or dict of arrays, as views."""
-    return each(part, lambda array: array[where])
-
-
-def count_samples(batch: Any) -> int:
-    """The length of axis 0, which all arrays of the batch share. Raises ValueError if not."""
-    if not isinstance(batch, tuple) or len(batch) < 2:
-        what = f"a batch of {len(batch)}" if isinstance(batch, tuple) else type(batch).__name__
-        raise TypeError(f"a batch is {what}, expected a tuple (inputs, targets, ...)")
-    lengths: list[int] = []
-    each(batch, lambda array: lengths.append(len(array)))
-    if not lengths or lengths.count(lengths[0]) != len(lengths):
-        raise ValueError(f"the arrays of a batch hold {lengths} samples, expected the same number")
-    return lengths[0]
-
+from minigrad.tensor import Tensor, backward
 
 # ------------------------------------------------------------------------------ the window
 

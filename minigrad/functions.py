@@ -13,16 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.tensor import (
-    Tensor,
-    constant,
-    gradient_dtype,
-    plain,
-    record,
-    same_sum,
-    shape_error,
-    wide_sum,
-)
+from minigrad.arrays import constant, gradient_dtype, plain, same_sum, shape_error, wide_sum
+from minigrad.tensor import Tensor, record
 
 
 def as_tensor(x: Any, like: Tensor | None = None) -> Tensor:

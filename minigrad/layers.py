@@ -9,8 +9,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from minigrad import functions as F
+from minigrad.arrays import fractions, shape_error
 from minigrad.randomness import default_generator, uniform_words
-from minigrad.tensor import Tensor, fractions, record, shape_error
+from minigrad.tensor import Tensor, record
 
 Rng: TypeAlias = "np.random.Generator | None"
 

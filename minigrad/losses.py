@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.arrays import plain, same_sum, shape_error, wide_sum
 from minigrad.functions import _sigmoid, all_below, as_tensor, check_below, integers, where
-from minigrad.tensor import Tensor, plain, record, same_sum, shape_error, wide_sum
+from minigrad.tensor import Tensor, record
 
 WINDOW = "window"  # the unit of a term that does not depend on data: it counts once a window
 

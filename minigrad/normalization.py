@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minigrad import functions as F
+from minigrad.arrays import shape_error
 from minigrad.layers import Module, parameter
 from minigrad.randomness import current_samples
-from minigrad.tensor import Tensor, shape_error
+from minigrad.tensor import Tensor
 
 
 class Statistics(NamedTuple):

@@ -1,9 +1,9 @@
 """Optimizers: one update of all parameters from their gradients.
 
-An optimizer lays its parameters side by side in one flat array, and their gradients and its own
-state in arrays like it: an update is then a few lines over vectors, as in the papers. A parameter
-stays an array of its own shape: a view of its part. What must happen once per update, weight decay
-and the count of updates, happens in here; that an update is made once a window is training.py's.
+The parameters lie side by side in one flat array, and their gradients and the optimizer's state in
+arrays like it (flat.py): an update is then a few lines over vectors, as in the papers. What must
+happen once per update, weight decay and the count of updates, happens in here; that an update is
+made once a window is training.py's.
 """
 
 from __future__ import annotations
@@ -15,67 +15,14 @@ from typing import Any
 
 import numpy as np
 
+from minigrad.arrays import constant
+from minigrad.flat import Flat
 from minigrad.layers import load_arrays
-from minigrad.tensor import Tensor, constant, gradient_dtype
+from minigrad.tensor import Tensor
 
 Parameters = Iterable[Tensor]
 Rate = float | Callable[[int], float]  # a number, or a function of the updates made so far
 BLOCK = 1 << 17  # elements that an update works on at a time: its scratch stays in the cache
-
-
-class Flat:
-    """Parameters of one dtype side by side, in `data`, and their gradients, in `gradients`."""
-
-    def __init__(self, parameters: list[Tensor]) -> None:
-        self.parameters = parameters
-        first = parameters[0].data
-        ends = np.cumsum([p.data.size for p in parameters]).tolist()
-        self.parts = [slice(e - p.data.size, e) for p, e in zip(parameters, ends, strict=True)]
-        self.data = np.empty_like(first, shape=ends[-1])
-        self.gradients = np.empty_like(first, shape=ends[-1], dtype=gradient_dtype(first))
-        self.views = [self.view(self.data, i) for i in range(len(parameters))]
-        self.homes = [self.view(self.gradients, i) for i in range(len(parameters))]
-        self.gather()
-
-    def view(self, flat: Any, i: int) -> Any:
-        """The part of parameter i of an array like `data`, in its shape."""
-        return flat[self.parts[i]].reshape(self.parameters[i].data.shape)
-
-    def gather(self) -> list[Any]:
-        """The gradients that there are, neighbours joined; `runs` says where they lie.
-
-        Brings home what was replaced by another array since: `p.data = ...`, `p.grad = ...`. A
-        parameter without a gradient is in no run, and so stays as it is.
-        """
-        self.runs: list[slice] = []
-        start = stop = 0
-        for p, view, home, part in zip(
-            self.parameters, self.views, self.homes, self.parts, strict=True
-        ):
-            if p.data is not view:
-                self._adopt(p, view)
-            if p.grad is None:
-                continue
-            if p.grad is not home:
-                home[...] = p.grad
-                p.grad = home
-            if part.start != stop:
-                if start < stop:
-                    self.runs.append(slice(start, stop))
-                start = part.start
-            stop = part.stop
-        if start < stop:
-            self.runs.append(slice(start, stop))
-        return [self.gradients[run] for run in self.runs]
-
-    def _adopt(self, p: Tensor, view: Any) -> None:
-        """Take a parameter, or take it back after `p.data = ...`."""
-        same = type(p.data) is type(view) and p.data.dtype == view.dtype
-        if not same or p.data.shape != view.shape:
-            what = "a parameter changed its shape, dtype or device after the optimizer was made"
-            raise TypeError(f"{what}; convert the model first, then make the optimizer")
-        view[...] = p.data
-        p.data = view
 
 
 class Optimizer:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.tensor import shape_error
+from minigrad.arrays import shape_error
 
 
 class _Seed:

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.accumulation import StepReport, Sum, Window, check_model, positive
+from minigrad.accumulation import StepReport, Sum, Window, check_model
+from minigrad.batches import positive
 from minigrad.layers import Module
 from minigrad.losses import Loss
 from minigrad.normalization import Statistics
@@ -51,7 +52,7 @@ class Accumulator:
         self.micro_batches = self.updates = 0
         self.report: StepReport | None = None
         self._window: Window | None = None
-        self._left: list[Any] = []  # the gradients as the last micro-batch left them
+        self._left: list[Any] = []  # what `_seen` saw after the last micro-batch
         self._inside = False  # a micro-batch
         self._open = False  # the outer block
 
@@ -80,13 +81,26 @@ class Accumulator:
                 + ", expected directly inside `with accumulator:`, which makes the last update"
             )
         count = positive("samples", samples)
-        window = self._current_window()
-        seen = window.micro_batches
+        if self._window is None:
+            self._window = open_window(self.model, self.options, self.reduction)
+            self._left = self._seen()
+        window, before = self._window, self._window.micro_batches
+        self._check_untouched()
         self._inside = True
         try:
             with drawing(window.next_samples(count)):
                 yield self
-            self._check_untouched(window, seen + 1)
+            if self._window is not window:
+                raise RuntimeError(
+                    "an error of backward() was caught inside the micro-batch: the window is "
+                    "dropped, since part of a gradient would stay; catch it outside of the block"
+                )
+            if window.micro_batches != before + 1:
+                raise RuntimeError(
+                    f"a micro-batch called backward() {window.micro_batches - before} times, "
+                    "expected once; add losses with + first"
+                )
+            self._check_untouched()
             self.micro_batches += 1
         except BaseException:
             self.drop()
@@ -96,55 +110,39 @@ class Accumulator:
         if window.micro_batches >= self.accumulation_steps:
             self.flush()
 
-    def _current_window(self) -> Window:
-        """The open window, if its gradients are as the last micro-batch left them, or a new one."""
-        if self._window is None:
-            self._window = open_window(self.model, self.options, self.reduction)
-        elif any(a is not b for a, b in zip(self._left, self._gradients(), strict=True)):
-            self.drop()
-            raise RuntimeError(
-                "gradients were cleared or replaced inside a window, expected untouched: the "
-                "window is dropped; leave zero_grad() out, the update clears them"
-            )
-        return self._window
+    def _seen(self) -> list[Any]:
+        """What must not change between micro-batches: the gradients, and the counts of updates."""
+        optimizers = self.options.optimizers
+        return [o.updates for o in optimizers] + [p.grad for o in optimizers for p in o.parameters]
 
-    def _check_untouched(self, window: Window, micro_batches: int) -> None:
-        """The block made one call of backward, which went through, and no update of its own."""
-        if self._window is not window:
-            raise RuntimeError(
-                "an error of backward() was caught inside the micro-batch: the window is dropped, "
-                "since part of a gradient would stay; catch it outside of the block"
-            )
-        if window.micro_batches != micro_batches:
-            raise RuntimeError(
-                f"a micro-batch called backward() {window.micro_batches - micro_batches + 1} "
-                "times, expected once; add losses with + first"
-            )
-        if self.options.optimizers[0].updates != window.update:
-            raise RuntimeError(
-                "the optimizer made a step inside a window, expected none: the window makes it; "
-                "leave optimizer.step() out"
-            )
-        self._left = self._gradients()
-
-    def _gradients(self) -> list[Any]:
-        return [p.grad for o in self.options.optimizers for p in o.parameters]
+    def _check_untouched(self) -> None:
+        """Raise, and drop the window, if someone else's hand was in it."""
+        if all(now is left for now, left in zip(self._seen(), self._left, strict=True)):
+            return
+        self.drop()
+        raise RuntimeError(
+            "gradients were cleared, or an optimizer made a step, inside a window, expected "
+            "neither: it is dropped; leave zero_grad() and step() out, the window does both"
+        )
 
     def backward(self, loss: Loss) -> None:
         """Add the loss of this micro-batch to the window. It is divided when the window ends."""
         if not self._inside or self._window is None:
             raise RuntimeError("backward() was called outside of `with window.micro_batch(n):`")
+        self._check_untouched()
         try:
             self._window.add(loss)
         except BaseException:
             self.drop()
             raise
+        self._left = self._seen()
 
     def flush(self) -> StepReport | None:
         """End the window here and make its update; None if it holds no micro-batch."""
-        window, self._window = self._window, None
-        if window is None:
+        if self._window is None:
             return None
+        self._check_untouched()
+        window, self._window = self._window, None
         try:
             self.report = finish_update(window, self.options)
         finally:
@@ -205,7 +203,7 @@ class Accumulator:
         )
         window.update, window.seed, window.samples, window.micro_batches = saved["counts"]
         window.penalty_moved = saved["penalty_moved"]
-        self._left = self._gradients()
+        self._left = self._seen()
 
 
 def _copy(gradient: Any) -> Any:

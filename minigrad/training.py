@@ -14,20 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.accumulation import (
-    StepReport,
-    Window,
-    check_model,
-    count_samples,
-    micro_batches,
-    root,
-    run,
-    squared_norm,
-)
+from minigrad.accumulation import StepReport, Window, check_model, root, run, squared_norm
+from minigrad.arrays import constant
+from minigrad.batches import count_samples, micro_batches
 from minigrad.layers import Module, load_arrays
 from minigrad.losses import Loss
 from minigrad.optimizers import Optimizer
-from minigrad.tensor import Tensor, constant
+from minigrad.tensor import Tensor
 
 
 class NonFiniteWarning(RuntimeWarning):

@@ -9,13 +9,16 @@ PACKAGE = Path(__file__).parent.parent / "minigrad"
 
 # In the order in which the package is read; imports point only upwards.
 READING_ORDER = [
+    "arrays.py",
     "tensor.py",
     "functions.py",
     "losses.py",
     "randomness.py",
     "layers.py",
     "normalization.py",
+    "flat.py",
     "optimizers.py",
+    "batches.py",
     "accumulation.py",
     "device.py",
     "memory.py",
@@ -39,7 +42,9 @@ def lines_of_code(path: Path) -> int:
         if token.type not in quiet | {tokenize.ENDMARKER}:
             lines.update(range(token.start[0], token.end[0] + 1))
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(
+            node
+        ):
             docstring = node.body[0]
             lines -= set(range(docstring.lineno, docstring.end_lineno + 1))
     return len(lines)

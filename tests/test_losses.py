@@ -593,7 +593,7 @@ def test_a_bad_batch_is_refused_before_the_model_sees_it(case):
 
 
 def test_a_batch_without_targets_is_told_so():
-    with pytest.raises(TypeError, match="a batch of 1, expected .*targets"):
+    with pytest.raises(TypeError, match="tuple of 1, expected .*targets"):
         mg.accumulate(Toy(1.0), mg.squared_error, (X4,), 2)
 
 

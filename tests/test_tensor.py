@@ -369,19 +369,19 @@ def test_the_tape_is_freed_while_it_is_walked():
         assert not nodes[-1]()
 
 
-def test_gradients_between_are_freed_while_the_tape_is_walked():
-    x, alive, counts = leaf(*np.ones(5)), [], []
+def test_one_gradient_is_in_flight_while_the_tape_is_walked():
+    x, w, alive, counts = leaf(*np.ones(5)), leaf(*np.ones(5)), [], []
 
     def pullback(g):
-        copied = g.copy()
         counts.append(sum(reference() is not None for reference in alive))
-        alive.append(weakref.ref(copied))
-        return (copied,)
+        both = g.copy(), g.copy()
+        alive.extend(weakref.ref(gradient) for gradient in both)
+        return both
 
     y = x
     with collector_off():
         for _ in range(20):
-            y = record(y.data, (y,), pullback)
+            y = record(y.data, (y, w), pullback)
         y.backward(np.ones(5))
         assert max(counts) == 1  # the one that the pullback was given
         assert not any(reference() for reference in alive)

@@ -1,0 +1,98 @@
+"""What minigrad asks of an array: real numbers, one dtype throughout, and sums that count.
+
+float32 stays float32 and float64 stays float64 through every operation, `Fraction`s in object
+arrays stay exact, and float16 is added up in float32. Arrays may lie on any device that answers
+NumPy's calls. Skip this file at first: tensor.py is where the story begins.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from numbers import Rational
+from typing import Any
+
+import numpy as np
+
+
+def fractions(values: Any) -> np.ndarray:
+    """The same numbers as exact `Fraction`s, in an object array of the same shape."""
+    values = np.asarray(values)
+    exact = [Fraction(value) for value in values.astype(object).ravel()]
+    return np.array(exact, dtype=object).reshape(values.shape)
+
+
+def plain(values: Any, what: str = "Tensor()") -> Any:
+    """`values` as an array, on the device where they are. Raises TypeError if they are a Tensor."""
+    if _is_tensor(values):
+        raise TypeError(f"{what} got a Tensor, expected an array or numbers; pass its .data")
+    near = isinstance(values, np.generic) or not hasattr(values, "dtype")
+    return np.asarray(values) if near else values
+
+
+def real(values: Any) -> Any:
+    """`values` as a float or object array; integers become float64."""
+    values = plain(values)
+    if values.dtype.kind in "iub":
+        values = values.astype(np.float64)
+    if not _are_real(values):
+        what = f"Tensor() got {values!r} of dtype {values.dtype}"
+        raise TypeError(f"{what}, expected real numbers; use .astype, or mg.fractions")
+    return fractions(values) if values.dtype == object else values
+
+
+def _is_tensor(value: Any) -> bool:
+    return hasattr(value, "requires_grad")
+
+
+def _are_real(values: Any) -> bool:
+    exact = values.dtype == object and all(isinstance(v, Rational) for v in values.flat)
+    return exact or values.dtype.kind in "biuf"
+
+
+def constant(value: Any, like: Any) -> Any:
+    """`value`, no Tensor, as a number or array that does not change the dtype of `like`."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, (int, float, Fraction)):
+        if like.dtype == object:
+            return Fraction(value)
+        return float(value) if isinstance(value, Fraction) else value  # numbers are weak
+    given = value if hasattr(value, "dtype") else np.asarray(value)
+    if _is_tensor(value) or not _are_real(given):
+        what = f"a Tensor met a {type(value).__name__} of dtype {given.dtype}"
+        raise TypeError(f"{what}, expected a Tensor, a real number or an array of such")
+    if like.dtype == object:
+        return fractions(value)
+    return np.asarray(value, dtype=like.dtype, like=like)
+
+
+def shape_error(who: str, given: Any, expected: str) -> ValueError:
+    """The error for an array that does not fit."""
+    return ValueError(f"{who} got shape {given}, expected {expected}")
+
+
+def wide_sum(values: Any, axis: Any = None, keepdims: bool = False) -> Any:
+    """The sum in the dtype of `values`, but in float32 for float16, which would stop counting."""
+    total = np.add.reduce(values, axis, gradient_dtype(values), None, keepdims)
+    return total if hasattr(total, "shape") else np.array(total, dtype=object)
+
+
+def same_sum(values: Any, axis: Any = None, keepdims: bool = False) -> Any:
+    """`wide_sum`, rounded to the dtype of `values`."""
+    return wide_sum(values, axis, keepdims).astype(values.dtype, copy=False)
+
+
+def gradient_dtype(values: Any) -> Any:
+    """The dtype in which to add up: that of `values`, but float32 for float16."""
+    return np.float32 if values.dtype == np.float16 else values.dtype
+
+
+def sum_to(gradient: Any, shape: tuple[int, ...]) -> Any:
+    """Sum `gradient` over the axes along which an operand of this shape was broadcast."""
+    if getattr(gradient, "shape", None) == shape:
+        return gradient
+    if not hasattr(gradient, "shape"):  # a bare Fraction, from arrays without axes
+        return np.array(gradient, dtype=object)
+    new = gradient.ndim - len(shape)
+    stretched = [new + i for i, n in enumerate(shape) if n == 1 != gradient.shape[new + i]]
+    return wide_sum(gradient, (*range(new), *stretched), keepdims=True).reshape(shape)

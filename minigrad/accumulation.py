@@ -105,7 +105,8 @@ class Window:
         """Has the term something to add? Not if all targets are masked, or a penalty was seen."""
         if term.unit == WINDOW and WINDOW in self.sums:
             first, now = self.sums[WINDOW].total, _total(term)
-            self.penalty_moved = self.penalty_moved | ((first != now) & (first == first))
+            moved = (first != now) & (first == first)  # a NaN, which equals nothing, did not move
+            self.penalty_moved = self.penalty_moved | moved
             return False
         return hasattr(term.weight, "shape") or bool(term.weight)
 
@@ -250,7 +251,8 @@ def accumulate(
     update: the number of the update for which random layers draw.
 
     What `.grad` held before is forgotten. After an error all gradients are None. Equal to one
-    batch: *exact* or to *rounding* for every layer but BatchNorm, for any sizes.
+    batch: *exact* or to *rounding* for every layer but BatchNorm, for any sizes. Nothing but
+    gradients changes: BatchNorm's running statistics stay as they are.
     """
     check_model(model)
     parts = micro_batches(count_samples(batch), micro_batch_size, accumulation_steps)

@@ -95,4 +95,7 @@ def sum_to(gradient: Any, shape: tuple[int, ...]) -> Any:
         return np.array(gradient, dtype=object)
     new = gradient.ndim - len(shape)
     stretched = [new + i for i, n in enumerate(shape) if n == 1 != gradient.shape[new + i]]
-    return wide_sum(gradient, (*range(new), *stretched), keepdims=True).reshape(shape)
+    summed = wide_sum(gradient, (*range(new), *stretched), keepdims=True)
+    if summed.shape[new:] != shape:
+        raise shape_error("a pullback's gradient", gradient.shape, f"one that broadcasts {shape}")
+    return summed.reshape(shape)

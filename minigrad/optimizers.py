@@ -182,6 +182,7 @@ class Adam(Optimizer):
     With t updates, m <- b1 m + g and v <- b2 v + g^2 are kept, without the factors 1 - b:
     m' = m (1 - b1) / (1 - b1^t) and v' = v (1 - b2) / (1 - b2^t), and those factors join lr and
     eps (the paper's own remark, end of its section 2): two passes over the parameters fewer.
+    t counts the optimizer's updates, also for a parameter that had no gradient in some of them.
     weight_decay adds weight_decay p to the gradient; AdamW decays apart from it.
     """
 

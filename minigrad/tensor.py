@@ -229,7 +229,7 @@ class Tensor:
             raise TypeError(
                 "copy or pickle got a Tensor on the tape, expected a leaf: .detach() it"
             )
-        return self.data, self.grad, self.requires_grad
+        return self.data, None if self.grad is None else self.grad.copy(), self.requires_grad
 
     def __setstate__(self, state: tuple) -> None:
         self.data, self.grad, self.requires_grad = state

@@ -145,6 +145,8 @@ def clip_grad_norm(parameters: Iterable[Tensor], max_norm: float) -> float:
     """
     if not max_norm > 0:
         raise ValueError(f"max_norm is {max_norm}, expected a number above 0")
+    if isinstance(parameters, Tensor):
+        parameters = [parameters]
     gradients = [p.grad for p in parameters if p.grad is not None]
     if any(g.dtype == object for g in gradients):
         raise TypeError("clip_grad_norm() got Fractions, which have no norm; use floats")

@@ -96,7 +96,8 @@ def test_the_fake_device_gives_the_bits_of_numpy(setting):
     assert reports == far_reports
     assert all(r.updated for r in reports)
     for a, b in zip(arrays, far_arrays, strict=True):
-        assert a.dtype == b.dtype and np.array_equal(a, b)
+        assert a.dtype == b.dtype
+        assert np.array_equal(a, b)
 
 
 @pytest.mark.parametrize("setting", SETTINGS)

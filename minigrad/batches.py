@@ -44,14 +44,14 @@ def positive(name: str, value: Any) -> int:
 
 def each(part: Any, change: Callable[[Any], Any]) -> Any:
     """`part`, an array or a tuple or dict of such, with each array changed."""
+    if hasattr(part, "dtype") and part.shape and not isinstance(part, Tensor):
+        return change(part)
     if isinstance(part, tuple):
         return tuple(each(value, change) for value in part)
     if isinstance(part, dict):
         return {key: each(value, change) for key, value in part.items()}
-    if not hasattr(part, "dtype") or isinstance(part, Tensor) or not part.shape:
-        what = f"a batch holds a {type(part).__name__}, expected arrays with an axis of samples"
-        raise TypeError(f"{what}, or tuples and dicts of them; convert it with np.asarray")
-    return change(part)
+    what = f"a batch holds a {type(part).__name__}, expected arrays with an axis of samples"
+    raise TypeError(f"{what}, or tuples and dicts of them; convert it with np.asarray")
 
 
 def take(part: Any, where: slice) -> Any:

@@ -91,9 +91,8 @@ class Optimizer:
 
     def prepare(self) -> tuple[Any, list[Any]]:
         """The rate and the memory that an update needs: all of it that may fail."""
-        shapes = [(2, min(BLOCK, flat.gradients.size)) for flat in self.flats]
-        pairs = zip(self.flats, shapes, strict=True)
-        return self.rate, [np.empty_like(f.gradients, shape=shape) for f, shape in pairs]
+        flats = [flat.gradients for flat in self.flats]
+        return self.rate, [np.empty_like(g, shape=(2, min(BLOCK, g.size))) for g in flats]
 
     def write(self, prepared: tuple[Any, list[Any]]) -> None:
         """The update itself, block by block, of what `gradients` has found."""

@@ -1,9 +1,9 @@
 """Accumulation: the gradient of one batch from its micro-batches. The subject of minigrad.
 
-A loss is a sum with a weight (losses.py), the gradient of a sum is the sum of the gradients, and
-`backward` adds (tensor.py). So the gradients of all micro-batches simply add up where they are, in
-`.grad`, whatever the sizes. At the end of the window they are divided, once, by the weight that
-was seen: `Window.finish` is the only place in minigrad where anything is divided for it.
+A *window* is the micro-batches that make one update. A loss is a sum with a weight (losses.py), the
+gradient of a sum is the sum of the gradients, and `backward` adds (tensor.py). So the gradients of
+the micro-batches simply add up where they are, in `.grad`, whatever the sizes. At the end of the
+window they are divided, once, by the weight that was seen: in `Window.finish`, and nowhere else.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from minigrad.tensor import Tensor, backward
 
 @dataclass(slots=True)
 class Sum:
-    """What one unit has added up to: its total, its weight, and its gradient a parameter.
+    """What one unit has added up to: its total, its weight, and its gradient per parameter.
 
-    The gradient of the window's first unit is in `.grad` itself; then `gradients` is None.
+    `gradients` is None for the window's first unit, usually the only one: it adds up in `.grad`.
     """
 
     total: Any
@@ -39,9 +39,9 @@ class Sum:
 
 @dataclass(slots=True)
 class StepReport:
-    """What a window did. `loss` is what was differentiated: of the whole window, divided as told.
+    """What a window did. loss: the value that was differentiated, of the whole window.
 
-    weights: what was divided by, by unit. grad_norm: of the finished gradient, before clipping;
+    weights: what each unit was divided by. grad_norm: of the finished gradient, before clipping;
     None for Fractions. passes: how often each sample was looked at. reason: why `updated` is False.
     """
 
@@ -56,10 +56,10 @@ class StepReport:
 
 @dataclass(slots=True)
 class Window:
-    """The sums of one batch while its micro-batches come in. All share the same parameters."""
+    """The sums of one window, while its micro-batches come in; the parameters stand still."""
 
     model: Module
-    leaves: list[Tensor]  # those that have a gradient, and those that are to have none at first
+    leaves: list[Tensor]  # whose `.grad` this window fills, and clears
     reduction: str
     update: int
     seed: int = field(default_factory=current_seed)
@@ -102,9 +102,9 @@ class Window:
             term.total = term.total.detach()  # whoever keeps the loss keeps no tape
 
     def _counts(self, term: Term) -> bool:
-        """Has the term something to add? Not if all targets are masked, or a penalty was seen."""
+        """False for a term that adds nothing: all targets masked, or a penalty seen before."""
         if term.unit == WINDOW and WINDOW in self.sums:
-            first, now = self.sums[WINDOW].total, _total(term)
+            first, now = self.sums[WINDOW].total, _value_of(term)
             moved = (first != now) & (first == first)  # a NaN, which equals nothing, did not move
             self.penalty_moved = self.penalty_moved | moved
             return False
@@ -120,10 +120,10 @@ class Window:
             mine = self.sums[term.unit] = Sum(0, 0, {} if self.sums else None)
         if mine.gradients is None:
             fresh = backward(total, seed, retain_graph)
-            self.leaves += [p for p in fresh if p.home is None]  # the others were lent one
+            self.leaves += [p for p in fresh if p.home is None]  # with a home, it is there already
         else:
             self._backward_into(mine.gradients, total, seed, retain_graph)
-        mine.total = mine.total + _total(term)
+        mine.total = mine.total + _value_of(term)
         mine.weight = mine.weight + constant(term.weight, total.data)
 
     def _backward_into(self, gradients: dict, total: Tensor, seed: Any, retain: bool) -> None:
@@ -134,6 +134,7 @@ class Window:
                 p.grad, p.home = gradients.get(p), None
             fresh = backward(total, seed, retain)
             gradients.update((p, p.grad) for p in fresh)
+            self.leaves += fresh
             for p in fresh:
                 p.grad = None
         finally:
@@ -146,16 +147,14 @@ class Window:
         collect: gives arrays that together hold the gradients. On a GPU there is one wait in here,
         the last thing done, for all numbers of the report together.
         """
-        gradients = collect()
         for mine in self.sums.values():
             weight = nonzero(mine.weight) if self.reduction == "mean" else 1
-            if mine.gradients is not None:
-                self._add_divided(mine.gradients, weight)
-                gradients = collect()
-                continue
-            for g in gradients:
-                g /= weight
-        self.gradients = gradients
+            for g in collect() if mine.gradients is None else mine.gradients.values():
+                g /= weight  # the one division
+        for mine in self.sums.values():
+            for p, g in (mine.gradients or {}).items():
+                p.grad = g if p.grad is None else np.add(p.grad, g, out=p.grad)
+        self.gradients = gradients = collect()
         exact = bool(gradients) and gradients[0].dtype == object
         square = None if exact else squared_norm(gradients)
         totals = [mine.total for mine in self.sums.values()]
@@ -173,15 +172,8 @@ class Window:
             micro_batches=self.micro_batches,
         )
 
-    def _add_divided(self, gradients: dict[Tensor, Any], weight: Any) -> None:
-        """Add the gradient of a further unit to what is in `.grad`, which is divided already."""
-        for p, g in gradients.items():
-            g /= weight
-            p.grad = g if p.grad is None else np.add(p.grad, g, out=p.grad)
-            self.leaves.append(p)
 
-
-def _total(term: Term) -> Any:
+def _value_of(term: Term) -> Any:
     """The value of a term, in float64 and still where it was computed."""
     value = term.total.data.reshape(())
     if value.dtype == object:

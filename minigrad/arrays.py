@@ -2,7 +2,8 @@
 
 float32 stays float32 and float64 stays float64 through every operation, `Fraction`s in object
 arrays stay exact, and float16 is added up in float32. Arrays may lie on any device that answers
-NumPy's calls. Skip this file at first: tensor.py is where the story begins.
+NumPy's calls. To read a number back from a GPU makes the program *wait* for it, so that values are
+looked at on the host, or not at all. Skip this file at first: the story begins in tensor.py.
 """
 
 from __future__ import annotations

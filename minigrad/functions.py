@@ -1,7 +1,7 @@
 """Every operation that is not an operator of Tensor: the forward line, then its pullback.
 
 `record(y, parents, pullback)` puts an operation on the tape; `g` is always the gradient of the
-result, and a pullback returns one gradient a parent. Sorted by complexity: elementwise functions,
+result, and a pullback returns one gradient per parent. Sorted by complexity: elementwise functions,
 reductions, joining and looking up, and last the fused operations, whose closed-form gradients are
 derived in a comment and held against the composition of simple operations by a test.
 """

@@ -1,9 +1,9 @@
 """Losses: sums that know how much they weigh.
 
 A mean cannot be accumulated: the mean of the means of uneven parts is not the mean of the whole.
-A sum can, and so can its weight. A `Loss` therefore keeps both apart, and whoever ends the window
-(accumulation.py) divides the sum of the sums by the sum of the weights, once. Weights come from
-targets and masks, never from parameters: only then is the gradient of the quotient the quotient.
+A sum S can, and so can its weight W. A `Loss` therefore keeps both apart, and at the end of the
+window (the micro-batches that make one update, see accumulation.py) the gradient of S is divided by
+W, once. W comes from targets and masks, never from parameters: then grad(S / W) is grad(S) / W.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Term:
 
 
 class Loss:
-    """A sum of terms, at most one a unit. `a + b` joins the terms, `c * loss` scales them."""
+    """A sum of terms, at most one per unit. `a + b` joins the terms, `c * loss` scales them."""
 
     __slots__ = ("terms",)
 
@@ -99,14 +99,15 @@ def _merge(a: Term, b: Term) -> Term:
 
 
 def nonzero(weight: Any) -> Any:
-    """The weight as a divisor: 1 in place of 0, where the sum is 0 too. No look at a device."""
+    """The weight as a divisor: 1 in place of 0, where the sum is 0 too. Without a wait."""
     return weight + (weight == 0)
 
 
 def per_sample(values: Tensor, sample_weights: Any = None, unit: str | None = None) -> Loss:
-    """The Loss of your own: one value a sample, any shape (n, ...), each a function of its sample.
+    """A Loss of your own: values (n, ...), one or more per sample, each a function of its sample.
 
-    sample_weights: array of that shape or of its first axes, or None for ones.
+    It is their sum, and weighs their number, so that its mean is that of all values.
+    sample_weights: array of the values' shape or of its first axes, or None for ones.
     """
     if not isinstance(values, Tensor) or values.ndim == 0:
         found = "one number" if isinstance(values, Tensor) else f"a {type(values).__name__}"
@@ -118,7 +119,7 @@ def per_sample(values: Tensor, sample_weights: Any = None, unit: str | None = No
         return _loss(values.sum(), values.data.size, unit or _unit(values.shape))
     w = _host_weights(sample_weights, values.shape)
     each = values.data.size // w.size if w.size else 0
-    return _loss((values * w).sum(), _total(w) * each, unit or "weight")
+    return _loss((values * w).sum(), _sum_of(w) * each, unit or "weight")
 
 
 def penalty(value: Tensor) -> Loss:
@@ -161,7 +162,7 @@ def _select(x: Any, sample_weights: Any) -> Tensor:
     return x if sample_weights is None else where(_host_weights(sample_weights, x.shape) > 0, x, 0)
 
 
-def _total(weights: Any) -> Any:
+def _sum_of(weights: Any) -> Any:
     """Their sum: a Python number for weights on the host (in float64), else a device array."""
     wide = np.float64 if weights.dtype.kind == "f" else None
     total = weights.sum(dtype=wide)
@@ -259,7 +260,7 @@ def cross_entropy(
             raise shape_error("class_weights", by_class.shape, f"({classes},), one a class")
         _nonnegative(by_class, "class_weights")
         w = by_class[y] if rows is None else rows * by_class[y]
-    weight = n if w is None else _total(w)
+    weight = n if w is None else _sum_of(w)
     near = lambda a: a if a is None else np.asarray(a, dtype=z.dtype, like=z)  # noqa: E731
     w, rows, by_class = near(w), near(rows), near(by_class)
     y, index = np.asarray(y, like=z), np.arange(n, like=z)

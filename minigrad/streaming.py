@@ -21,13 +21,13 @@ from minigrad.training import Options, WeightAverage, finish_update, open_window
 class Accumulator:
     """Accumulation for a loop that streams micro-batches: a window of `accumulation_steps` blocks.
 
-        with mg.Accumulator(model, optimizer, accumulation_steps=4) as window:
-            for x, y in loader:
-                with window.micro_batch(len(x)):
-                    window.backward(mg.cross_entropy(model(x), y))
+        with mg.Accumulator(model, optimizer, accumulation_steps=4) as accumulator:
+            for x, y in batches:
+                with accumulator.micro_batch(len(x)):
+                    accumulator.backward(mg.cross_entropy(model(x), y))
 
-    The last block of a window makes the update; leaving the outer block, at the end of the data,
-    makes that of a shorter last window, divided by what it saw. An error inside drops the window:
+    The last block of a window makes the update. Leaving the outer block, at the end of the data,
+    ends a window that is not full, and divides it by what it saw. An error inside drops the window:
     nothing but its gradients has changed, and those are forgotten.
 
     micro_batches, updates: what was done since this was made. report: the last StepReport.
@@ -116,7 +116,7 @@ class Accumulator:
         return [o.updates for o in optimizers] + [p.grad for o in optimizers for p in o.parameters]
 
     def _check_untouched(self) -> None:
-        """Raise, and drop the window, if someone else's hand was in it."""
+        """Drop the window and raise if anything but the window changed what `_seen` sees."""
         if all(now is left for now, left in zip(self._seen(), self._left, strict=True)):
             return
         self.drop()
@@ -128,7 +128,9 @@ class Accumulator:
     def backward(self, loss: Loss) -> None:
         """Add the loss of this micro-batch to the window. It is divided when the window ends."""
         if not self._inside or self._window is None:
-            raise RuntimeError("backward() was called outside of `with window.micro_batch(n):`")
+            raise RuntimeError(
+                "backward() was called outside of `with accumulator.micro_batch(n):`"
+            )
         self._check_untouched()
         try:
             self._window.add(loss)

@@ -2,8 +2,16 @@
 
 A Tensor is an array that remembers how it was made. Each operation computes its array and puts one
 Node on the tape: who its parents are, and its *pullback*, the function that takes the gradient of
-the result to the gradients of the parents. `backward` walks the tape from the loss to the leaves.
-A gradient is *added* in two places only, both near the end of `backward`: `_add_to_node` and
+the result to the gradients of the parents. For z = x * y + x the tape holds two nodes:
+
+    p = x * y     pullback of g: g * y for x, g * x for y    (dp = y dx + x dy)
+    z = p + x     pullback of g: g for p, g for x            (dz = dp + dx)
+
+`backward` walks it from z with g = 1: the sum hands 1 to p and 1 to x, the product y to x and x to
+y. Two paths lead to x, so that its gradient is y + 1: gradients are *added*. x and y are leaves:
+Tensors that no operation made, the only ones whose gradients are kept, in `.grad`.
+
+While the tape is walked, gradients are added in two functions only, `_add_to_node` and
 `_add_to_leaf`. Read from the top; the operators (+, *, @, ...) come last.
 """
 
@@ -38,10 +46,10 @@ def no_grad() -> Iterator[None]:
 class Node:
     """One operation on the tape. It holds what its pullback needs, not the Tensor it made.
 
-    `parents` has one entry an operand: its Node, the leaf Tensor itself, or None for a constant.
-    `pullback` takes the gradient of the result (of shape `shape`) and returns one gradient a
-    parent: an array, None where none is wanted, or a function of `out` that computes an array of
-    the parent's own shape, into `out` if it likes, and is called only if it is needed.
+    `parents` has one entry per operand: its Node, the leaf Tensor itself, or None for a constant.
+    `pullback` takes the gradient of the result (of shape `shape`) and returns one gradient per
+    parent: an array, or None where none is wanted, or, where it is costly, a function of `out`. It
+    is called only if the parent wants a gradient, and may write it straight into the array `out`.
     """
 
     __slots__ = ("__weakref__", "parents", "pullback", "shape")
@@ -88,10 +96,11 @@ def backward(root: Tensor, gradient: Any, retain_graph: bool = False) -> list[Te
     ready = [root.node]
     while ready:
         node = ready.pop()
+        # popped: the gradient of this node is freed as soon as its pullback is done with it
         parents, contributions = node.parents, node.pullback(gradients.pop(node))
         owned.discard(node)
         if not retain_graph:
-            node.parents, node.pullback = [], None
+            node.parents, node.pullback = [], None  # and with them what the pullback saved
         for parent, contribution in zip(parents, contributions, strict=True):
             if parent is None:
                 continue
@@ -256,6 +265,8 @@ class Tensor:
         x, y = self, self.operand(other)
         return record(x.data - y.data, (x, y), lambda g: (g, -g if y.requires_grad else None))
 
+    # Below, y is often a constant, whose gradient nobody wants; x hardly ever.
+
     def __mul__(self, other: Any) -> Tensor:
         x, y = self, self.operand(other)
         a, b = x.data, y.data
@@ -321,13 +332,13 @@ class Tensor:
 
     def sum(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
         """Sum over `axis` (all axes if None); its pullback copies the gradient to each term."""
-        return self._total(axis, keepdims, mean=False)
+        return self._sum_or_mean(axis, keepdims, mean=False)
 
     def mean(self, axis: int | tuple[int, ...] | None = None, keepdims: bool = False) -> Tensor:
         """Sum over `axis` divided by the number of terms."""
-        return self._total(axis, keepdims, mean=True)
+        return self._sum_or_mean(axis, keepdims, mean=True)
 
-    def _total(self, axis: Any, keepdims: bool, mean: bool) -> Tensor:
+    def _sum_or_mean(self, axis: Any, keepdims: bool, mean: bool) -> Tensor:
         shape, total = self.shape, wide_sum(self.data, axis, keepdims=True)
         kept = total.shape
         n = constant(self.data.size // (total.size or 1) if mean else 1, self.data)

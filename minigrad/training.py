@@ -1,8 +1,8 @@
-"""One update, all of it in order: what must happen once a window, and nothing of it k times.
+"""One update: all that must happen once per window, and never once per micro-batch, in order.
 
 `train_step` is for a batch that is there; streaming.py for micro-batches that come one by one. Both
 end in `finish_update`, which is the whole order: divide, look, clip, step, average, statistics.
-Until its last lines nothing but gradients has changed: an error before leaves all as it was.
+Until its last lines nothing but gradients has changed, so that an error changes nothing.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def train_step(
     keeps all counts and warns; "raise" raises FloatingPointError.
 
     The update is that of micro_batch_size=len(batch): *exact* or to *rounding* for every layer but
-    BatchNorm. After an error nothing has changed, and all gradients are None.
+    BatchNorm. Afterwards all gradients are None (`accumulate` shows them), and after an error
+    nothing else has changed.
     """
     options = Options(optimizer, clip_norm, average, on_nonfinite)
     parts = micro_batches(count_samples(batch), micro_batch_size, accumulation_steps)
@@ -103,7 +104,7 @@ def finish_update(window: Window, options: Options) -> StepReport:
     """Everything that happens once per update, in this order."""
     report = window.finish(options.gradients)  # divided, and looked at: the one wait on a GPU
     if not any(report.weights.values()):
-        report.reason = "nothing to count: the weight of the window is 0, its targets are masked"
+        report.reason = "nothing to count: no target of the window counts, its weight is 0"
         return report
     if report.grad_norm is not None and not math.isfinite(report.loss + report.grad_norm):
         report.reason = (
@@ -117,7 +118,7 @@ def finish_update(window: Window, options: Options) -> StepReport:
     if not window.gradients:
         what = "the loss gave no gradient to any parameter of the optimizer"
         raise ValueError(f"{what}, expected the model's; make it from model.parameters()")
-    if options.clip_norm is not None:
+    if options.clip_norm is not None:  # clip
         if report.grad_norm is None:
             raise TypeError("clip_norm was given for Fractions, which have no norm; leave it out")
         clip(window.gradients, report.grad_norm, options.clip_norm)
@@ -127,9 +128,9 @@ def finish_update(window: Window, options: Options) -> StepReport:
     writers = [*options.optimizers, *([] if options.average is None else [options.average])]
     prepared = [writer.prepare() for writer in writers]
     moved = [(layer, layer.moved(seen)) for layer, seen in window.statistics.items()]
-    for writer, needed in zip(writers, prepared, strict=True):
+    for writer, needed in zip(writers, prepared, strict=True):  # step, then average
         writer.write(needed)
-    for layer, running in moved:
+    for layer, running in moved:  # the statistics
         layer.running_mean, layer.running_var = running
     report.updated = True
     return report

@@ -175,7 +175,7 @@ def test_b09_a_window_of_masked_targets_makes_no_update_and_says_so():
         fault = 1.0 - total / count
 
     assert (toy.w.data, sgd.updates, report.updated) == (1, 0, False)
-    assert "weight of the window is 0" in report.reason
+    assert "its weight is 0" in report.reason
     assert math.isnan(fault)
 
 

@@ -5,6 +5,7 @@ Its two commands are run from nothing by .ci/run.
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -58,6 +59,32 @@ def test_every_file_of_the_package_is_on_the_map():
 
 def test_the_first_eight_files_can_be_read_in_an_evening():
     assert sum(lines_of_code(PACKAGE / name) for name in READING_ORDER[:8]) <= 1300
+
+
+def test_the_table_of_speed_shows_the_figures_that_were_measured():
+    measured = json.loads((ROOT / "figures/data/speed.json").read_text(encoding="utf-8"))
+    rows = re.findall(
+        r"^\| (W\w+): .+? \| (\S+) \| (\S+) \| (\S+) \| (\S+) \|$", README, re.MULTILINE
+    )
+    assert [name for name, *_ in rows] == list(measured["workloads"])
+    for name, ms, *shown in rows:
+        figures = measured["workloads"][name]
+        assert ms == f"{figures['ms']['minigrad']:.3g}"
+        for peer, ratio in zip(("hand+", "PyTorch", "PyTorch fused"), shown, strict=True):
+            assert ratio == f"{figures['ratios'][f'minigrad / {peer}']['best']:.2f}"
+
+
+def test_the_factor_of_memory_is_that_of_the_demonstration(tmp_path):
+    run = subprocess.run(
+        [sys.executable, "-m", "minigrad", "demo", "--epochs", "1", "--out", tmp_path / "demo.svg"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = float(re.search(r"([\d.]+) times less", run.stdout).group(1))
+    said = float(re.search(r"need ([\d.]+) times less", README.replace("\n", " ")).group(1))
+    assert abs(found - said) <= 0.15  # Python's own objects differ from version to version
 
 
 def test_links_lead_to_files():

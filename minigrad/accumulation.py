@@ -8,14 +8,13 @@ window they are divided, once, by the weight that was seen: in `Window.finish`, 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from minigrad.arrays import constant
+from minigrad.arrays import constant, fetch, filled, root, squared_norm
 from minigrad.batches import count_samples, each, micro_batches, take
 from minigrad.layers import Module
 from minigrad.losses import WINDOW, Loss, Term, nonzero
@@ -59,7 +58,7 @@ class Window:
     """The sums of one window, while its micro-batches come in; the parameters stand still."""
 
     model: Module
-    leaves: list[Tensor]  # whose `.grad` this window fills, and clears
+    leaves: dict[Tensor, Any]  # its keys: whose `.grad` this window fills, and clears
     reduction: str
     update: int
     seed: int = field(default_factory=current_seed)
@@ -112,15 +111,14 @@ class Window:
 
     def _add_term(self, term: Term, retain_graph: bool) -> None:
         total = term.total
-        seed = np.ones_like(total.data)
+        seed = filled(total.data, 1)
         if term.coefficient != 1:
             seed *= constant(term.coefficient, seed)
         mine = self.sums.get(term.unit)
         if mine is None:
             mine = self.sums[term.unit] = Sum(0, 0, {} if self.sums else None)
         if mine.gradients is None:
-            fresh = backward(total, seed, retain_graph)
-            self.leaves += [p for p in fresh if p.home is None]  # with a home, it is there already
+            self._adopt(backward(total, seed, retain_graph))
         else:
             self._backward_into(mine.gradients, total, seed, retain_graph)
         mine.total = mine.total + _value_of(term)
@@ -128,29 +126,39 @@ class Window:
 
     def _backward_into(self, gradients: dict, total: Tensor, seed: Any, retain: bool) -> None:
         """Walk the tape of a further unit into buffers of its own, in place of `.grad`."""
-        kept = [(p, p.grad, p.home) for p in dict.fromkeys(self.leaves)]
+        kept = [(p, p.grad, p.home) for p in self.leaves]
         try:
             for p, _, _ in kept:
                 p.grad, p.home = gradients.get(p), None
-            fresh = backward(total, seed, retain)
-            gradients.update((p, p.grad) for p in fresh)
-            self.leaves += fresh
-            for p in fresh:
+            leaves = backward(total, seed, retain)
+            self._adopt({p: fresh for p, fresh in leaves.items() if p not in gradients})
+            gradients.update((p, p.grad) for p in leaves)
+            for p in leaves:
                 p.grad = None
         finally:
             for p, grad, home in kept:
                 p.grad, p.home = grad, home
 
+    def _adopt(self, leaves: dict[Tensor, bool]) -> None:
+        """Take leaves of the loss that are no parameters of the model: they must start empty."""
+        for p, fresh in leaves.items():
+            if p not in self.leaves:
+                if not fresh:
+                    what = "the loss reached a leaf outside of the model that held a gradient"
+                    raise ValueError(f"{what}, expected None; make it a parameter of the model")
+                self.leaves[p] = None
+
     def finish(self, collect: Callable[[], list[Any]]) -> StepReport:
         """Divide, once, and report: the gradient in `.grad` is now that of the whole window.
 
         collect: gives arrays that together hold the gradients. On a GPU there is one wait in here,
-        the last thing done, for all numbers of the report together.
+        for all numbers of the report together (and more for a norm that float32 cannot hold).
         """
         for mine in self.sums.values():
-            weight = nonzero(mine.weight) if self.reduction == "mean" else 1
+            weight = nonzero(mine.weight)
             for g in collect() if mine.gradients is None else mine.gradients.values():
-                g /= weight  # the one division
+                if self.reduction == "mean":
+                    g /= weight  # the one division
         for mine in self.sums.values():
             for p, g in (mine.gradients or {}).items():
                 p.grad = g if p.grad is None else np.add(p.grad, g, out=p.grad)
@@ -159,7 +167,7 @@ class Window:
         square = None if exact else squared_norm(gradients)
         totals = [mine.total for mine in self.sums.values()]
         weights = [mine.weight for mine in self.sums.values()]
-        square, moved, *numbers = _fetch([square, self.penalty_moved, *totals, *weights])
+        square, moved, *numbers = fetch([square, self.penalty_moved, *totals, *weights])
         if moved:
             what = "mg.penalty() got other values in other micro-batches, expected a term that"
             raise ValueError(f"{what} depends on parameters alone; mg.per_sample is for data")
@@ -176,36 +184,9 @@ class Window:
 def _value_of(term: Term) -> Any:
     """The value of a term, in float64 and still where it was computed."""
     value = term.total.data.reshape(())
-    if value.dtype == object:
-        return constant(term.coefficient, value) * value
-    return term.coefficient * value.astype(np.float64)
-
-
-def _fetch(values: list[Any]) -> list[Any]:
-    """The values as Python numbers; those on a device come in one copy, with one wait."""
-    far = [v for v in values if hasattr(v, "dtype") and not isinstance(v, np.generic | np.ndarray)]
-    if far:
-        packed = np.empty_like(far[0], shape=len(far), dtype=np.float64)
-        for i, value in enumerate(far):
-            packed[i] = value
-        near = iter(packed.tolist())
-        values = [next(near) if any(v is f for f in far) else v for v in values]
-    return [v.item() if hasattr(v, "dtype") else v for v in values]
-
-
-def squared_norm(gradients: Iterable[Any]) -> Any:
-    """The sum of the squares of all elements, as a number or array of one element: no wait."""
-    return sum(np.vdot(g, g) for g in gradients)
-
-
-def root(square: float, gradients: list[Any]) -> float:
-    """The square root; a square that overflowed is computed again, of smaller numbers."""
-    if math.isfinite(square):
-        return math.sqrt(square)
-    largest = max(float(np.max(np.abs(g))) for g in gradients)
-    if not 0 < largest < math.inf:
-        return largest
-    return largest * math.sqrt(squared_norm(g.astype(np.float64) / largest for g in gradients))
+    if value.dtype != object:
+        value = value.astype(np.float64)
+    return constant(term.coefficient, value) * value
 
 
 # ------------------------------------------------------------------------------ the operation
@@ -213,10 +194,12 @@ def root(square: float, gradients: list[Any]) -> float:
 
 def run(window: Window, loss: Callable[..., Loss], batch: Any, parts: list[slice]) -> None:
     """All micro-batches of a batch, one after the other: forward, loss, backward."""
-    like = window.leaves[0].data
+    like = next(iter(window.leaves)).data
 
     def to_device(array: Any) -> Any:  # one micro-batch at a time
-        return array if type(array) is type(like) else np.asarray(array, like=like)
+        # Integers are indices, which are checked on the host: who uses them moves them.
+        stay = type(array) is type(like) or array.dtype.kind in "iub"
+        return array if stay else np.asarray(array, like=like)
 
     for part in parts:
         inputs, *targets = batch if len(parts) == 1 else take(batch, part)
@@ -248,11 +231,10 @@ def accumulate(
     """
     check_model(model)
     parts = micro_batches(count_samples(batch), micro_batch_size, accumulation_steps)
-    window = Window(model, model.parameters(), reduction, update)
+    window = Window(model, dict.fromkeys(model.parameters()), reduction, update)
     try:
         run(window, loss, batch, parts)
-        leaves = dict.fromkeys(window.leaves)
-        return window.finish(lambda: [p.grad for p in leaves if p.grad is not None])
+        return window.finish(lambda: [p.grad for p in window.leaves if p.grad is not None])
     except BaseException:
         window.clear()
         raise

@@ -8,6 +8,8 @@ looked at on the host, or not at all. Skip this file at first: the story begins 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from fractions import Fraction
 from numbers import Rational
 from typing import Any
@@ -67,6 +69,17 @@ def constant(value: Any, like: Any) -> Any:
     return np.asarray(value, dtype=like.dtype, like=like)
 
 
+def convert(values: Any, dtype: Any) -> Any:
+    """`values` in another dtype; object means `Fraction`s."""
+    values = plain(values)
+    return fractions(values) if np.dtype(dtype) == object else values.astype(dtype)
+
+
+def filled(like: Any, value: int, shape: Any = None, dtype: Any = None) -> Any:
+    """An array full of `value`, exact among Fractions, of the shape and dtype of `like`."""
+    return np.full_like(like, constant(value, like), shape=shape, dtype=dtype)
+
+
 def shape_error(who: str, given: Any, expected: str) -> ValueError:
     """The error for an array that does not fit."""
     return ValueError(f"{who} got shape {given}, expected {expected}")
@@ -95,8 +108,36 @@ def sum_to(gradient: Any, shape: tuple[int, ...]) -> Any:
     if not hasattr(gradient, "shape"):  # a bare Fraction, from arrays without axes
         return np.array(gradient, dtype=object)
     new = gradient.ndim - len(shape)
-    stretched = [new + i for i, n in enumerate(shape) if n == 1 != gradient.shape[new + i]]
+    found = gradient.shape[new:]
+    stretched = [new + i for i, n in enumerate(shape) if n == 1 and found[i] != 1]
     summed = wide_sum(gradient, (*range(new), *stretched), keepdims=True)
     if summed.shape[new:] != shape:
         raise shape_error("a pullback's gradient", gradient.shape, f"one that broadcasts {shape}")
     return summed.reshape(shape)
+
+
+def fetch(values: list[Any]) -> list[Any]:
+    """The values as Python numbers; those on a device come in one copy, with one wait."""
+    far = [v for v in values if hasattr(v, "dtype") and not isinstance(v, np.generic | np.ndarray)]
+    if far:
+        packed = np.empty_like(far[0], shape=len(far), dtype=np.float64)
+        for i, value in enumerate(far):
+            packed[i] = value
+        near = iter(packed.tolist())
+        values = [next(near) if any(v is f for f in far) else v for v in values]
+    return [v.item() if hasattr(v, "dtype") else v for v in values]
+
+
+def squared_norm(gradients: Iterable[Any]) -> Any:
+    """The sum of the squares of all elements, as a number or array of one element: no wait."""
+    return sum(np.vdot(g, g) for g in gradients)
+
+
+def root(square: float, gradients: list[Any]) -> float:
+    """The square root; a square that overflowed, or all but vanished, is computed again."""
+    if 1e-30 < square < math.inf or math.isnan(square) or not gradients:
+        return math.sqrt(square)
+    largest = max(float(np.max(np.abs(g))) for g in gradients)
+    if not 0 < largest < math.inf:
+        return largest
+    return largest * math.sqrt(squared_norm(g.astype(np.float64) / largest for g in gradients))

@@ -28,7 +28,7 @@ def available() -> bool:
 
 
 def to_gpu(thing: Any) -> Any:
-    """A copy of an array on the GPU; or a Module, moved in place and returned.
+    """An array on the GPU, itself if it is there; or a Module, moved in place and returned.
 
     Raises RuntimeError where there is no GPU, or no CuPy.
     """
@@ -46,7 +46,10 @@ def to_cpu(thing: Any) -> Any:
 
 
 def _move(thing: Any, move: Any) -> Any:
-    if not hasattr(thing, "parameters"):
+    if not hasattr(thing, "named_parameters"):
+        if not hasattr(thing, "dtype") or hasattr(thing, "requires_grad"):
+            what = f"to_gpu() or to_cpu() got a {type(thing).__name__}"
+            raise TypeError(f"{what}, expected an array or a Module; move the model, or t.data")
         return move(thing)
     for parameter in thing.parameters():
         parameter.data, parameter.grad, parameter.home = move(parameter.data), None, None

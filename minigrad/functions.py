@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.arrays import constant, gradient_dtype, plain, same_sum, shape_error, wide_sum
+from minigrad.arrays import constant, filled, gradient_dtype, plain, same_sum, shape_error, wide_sum
 from minigrad.tensor import Tensor, record
 
 
@@ -21,7 +21,7 @@ def as_tensor(x: Any, like: Tensor | None = None) -> Tensor:
     """`x` itself if it is a Tensor, else a constant Tensor, of the dtype and device of `like`."""
     if like is None:
         return x if isinstance(x, Tensor) else Tensor(x)
-    return like.operand(x if hasattr(x, "dtype") else plain(x))
+    return like.operand(x if isinstance(x, Tensor) else plain(x))
 
 
 # ------------------------------------------------------------------------------- elementwise
@@ -70,7 +70,7 @@ def _sigmoid(z: Any) -> Any:
 def relu(x: Any) -> Tensor:
     """max(x, 0), elementwise; the gradient at 0 is 0. Shape (...) -> (...)."""
     x = as_tensor(x)
-    zeros = np.zeros_like(x.data, shape=x.shape[-1:])  # a row: twice as fast as the number 0
+    zeros = filled(x.data, 0, shape=x.shape[-1:])  # a row: twice as fast as the number 0
     y = np.maximum(x.data, zeros)
     return record(y, (x,), lambda g: (g * (y > 0),))
 
@@ -91,7 +91,8 @@ def where(condition: Any, x: Any, y: Any) -> Tensor:
     chosen = np.asarray(plain(condition, "where()"), dtype=bool, like=like)
     z = np.where(chosen, x.data, y.data)
     # A product with the mask would turn a NaN in the branch not taken into a NaN gradient.
-    return record(z, (x, y), lambda g: (np.where(chosen, g, 0), np.where(chosen, 0, g)))
+    zero = constant(0, z)
+    return record(z, (x, y), lambda g: (np.where(chosen, g, zero), np.where(chosen, zero, g)))
 
 
 def _pair(x: Any, y: Any) -> tuple[Tensor, Tensor]:
@@ -180,7 +181,7 @@ def embedding(weight: Tensor, indices: Any) -> Tensor:
     shape = weight.shape
 
     def pullback(g: Any) -> tuple:
-        rows = np.zeros_like(g, shape=shape, dtype=gradient_dtype(g))
+        rows = filled(g, 0, shape, gradient_dtype(g))
         np.add.at(rows, indices, g)
         return (rows,)
 
@@ -257,7 +258,8 @@ def standardize(x: Any, axis: int | tuple[int, ...], eps: float) -> Tensor:
     removed from the gradient, dx = r (g - sum(g)/n - y sum(g y)/n) (Ioffe & Szegedy 2015).
     """
     x = as_tensor(x)
-    centred = x.data - x.data.mean(axis=axis, keepdims=True)
+    data = x.data.astype(gradient_dtype(x.data), copy=False)  # float16 would overflow
+    centred = data - data.mean(axis=axis, keepdims=True)
     r = 1 / np.sqrt((centred * centred).mean(axis=axis, keepdims=True) + eps)
     y = centred * r
 
@@ -265,7 +267,7 @@ def standardize(x: Any, axis: int | tuple[int, ...], eps: float) -> Tensor:
         along = (g * y).mean(axis=axis, keepdims=True)
         return (r * (g - g.mean(axis=axis, keepdims=True) - y * along),)
 
-    return record(y, (x,), pullback)
+    return record(y.astype(x.dtype, copy=False), (x,), pullback)
 
 
 def batch_norm(x: Any, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor, Any, Any]:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from minigrad import functions as F
-from minigrad.arrays import fractions, shape_error
+from minigrad.arrays import constant, convert, shape_error
 from minigrad.randomness import default_generator, uniform_words
 from minigrad.tensor import Tensor, record
 
@@ -90,11 +90,10 @@ class Module:
 
     def astype(self, dtype: Any) -> Module:
         """Convert parameters and buffers, before an optimizer is made; object means `Fraction`s."""
-        convert = fractions if np.dtype(dtype) == object else lambda data: data.astype(dtype)
         for parameter in self.parameters():
-            parameter.data, parameter.grad = convert(parameter.data), None
+            parameter.data, parameter.grad = convert(parameter.data, dtype), None
         for _, module, name in self.named_buffers():
-            setattr(module, name, convert(getattr(module, name)))
+            setattr(module, name, convert(getattr(module, name), dtype))
         return self
 
     def state_dict(self) -> dict[str, Any]:
@@ -138,7 +137,7 @@ def load_arrays(arrays: dict[str, Any], state: dict[str, Any]) -> None:
     for name, array in arrays.items():
         if np.shape(state[name]) != array.shape:
             raise shape_error(f"load_state_dict() {name}", np.shape(state[name]), f"{array.shape}")
-    new = [np.asarray(state[name], dtype=a.dtype, like=a) for name, a in arrays.items()]
+    new = [np.array(constant(state[name], a), like=a) for name, a in arrays.items()]
     for array, values in zip(arrays.values(), new, strict=True):
         array[...] = values
 
@@ -154,16 +153,14 @@ def initial_weight(inputs: int, outputs: int, rule: str = "he", rng: Rng = None)
     """
     variances = {"he": 2 / inputs, "glorot": 2 / (inputs + outputs)}
     if rule not in variances:
-        raise ValueError(f"init got {rule!r}, expected one of {sorted(variances)}")
-    rng = default_generator() if rng is None else rng
+        raise ValueError(f"init is {rule!r}, expected one of {sorted(variances)}")
+    rng = default_generator(rng)
     return rng.standard_normal((inputs, outputs)) * np.sqrt(variances[rule])
 
 
 def parameter(values: Any, dtype: Any = None) -> Tensor:
     """A leaf that requires a gradient; `dtype` object means `Fraction`s."""
-    if dtype is not None:
-        values = fractions(values) if np.dtype(dtype) == object else values.astype(dtype)
-    return Tensor(values, requires_grad=True)
+    return Tensor(values if dtype is None else convert(values, dtype), requires_grad=True)
 
 
 # ------------------------------------------------------------------------------------- layers
@@ -207,7 +204,7 @@ class Embedding(Module):
     """Row `i` of weight (rows, width) for each integer i: (...) -> (..., width)."""
 
     def __init__(self, rows: int, width: int, *, rng: Rng = None, dtype: Any = np.float32) -> None:
-        rng = default_generator() if rng is None else rng
+        rng = default_generator(rng)
         self.weight = parameter(rng.standard_normal((rows, width)), dtype)
 
     def forward(self, indices: Any) -> Tensor:

@@ -89,11 +89,10 @@ class Loss:
 
 def _merge(a: Term, b: Term) -> Term:
     """Two terms of one unit as one. They must weigh the same, or one division could not serve."""
-    same = a.weight is b.weight
-    if not same and not (hasattr(a.weight, "shape") or hasattr(b.weight, "shape")):
-        same = a.weight == b.weight  # both lie on the host: to compare costs no wait
-    if not same and a.unit != WINDOW:
-        what = f"two losses count in the unit {a.unit!r} but weigh {a.weight} and {b.weight}"
+    far = hasattr(a.weight, "shape") or hasattr(b.weight, "shape")  # to compare would wait
+    if a.weight is not b.weight and (far or a.weight != b.weight):
+        weigh = "have weights on a device" if far else f"weigh {a.weight} and {b.weight}"
+        what = f"two losses count in the unit {a.unit!r} but {weigh}, expected one known weight"
         raise ValueError(f"{what}; name one's unit, as in mg.squared_error(y, t, unit='reward')")
     return Term(a.unit, 1, a.coefficient * a.total + b.coefficient * b.total, a.weight)
 
@@ -108,6 +107,7 @@ def per_sample(values: Tensor, sample_weights: Any = None, unit: str | None = No
 
     It is their sum, and weighs their number, so that its mean is that of all values.
     sample_weights: array of the values' shape or of its first axes, or None for ones.
+    unit: the name of what is counted; terms of one unit are divided by one weight.
     """
     if not isinstance(values, Tensor) or values.ndim == 0:
         found = "one number" if isinstance(values, Tensor) else f"a {type(values).__name__}"
@@ -117,7 +117,7 @@ def per_sample(values: Tensor, sample_weights: Any = None, unit: str | None = No
         values = values.astype(np.float32)  # the sum might overflow
     if sample_weights is None:
         return _loss(values.sum(), values.data.size, unit or _unit(values.shape))
-    w = _host_weights(sample_weights, values.shape)
+    w = _checked_weights(sample_weights, values.shape)
     each = values.data.size // w.size if w.size else 0
     return _loss((values * w).sum(), _sum_of(w) * each, unit or "weight")
 
@@ -141,7 +141,7 @@ def _unit(shape: tuple[int, ...]) -> str:
     return "sample" if len(shape) == 1 or np.prod(shape[1:]) == 1 else "element"
 
 
-def _host_weights(weights: Any, shape: tuple[int, ...]) -> Any:
+def _checked_weights(weights: Any, shape: tuple[int, ...]) -> Any:
     """Weights checked against the values' `shape`, with as many axes, so that they broadcast."""
     w = plain(weights, "sample_weights")
     if w.ndim == 0 or w.shape != shape[: w.ndim]:
@@ -159,7 +159,9 @@ def _nonnegative(w: Any, name: str) -> Any:
 def _select(x: Any, sample_weights: Any) -> Tensor:
     """`x` with 0 where the weight is 0: what does not count may be NaN."""
     x = as_tensor(x)
-    return x if sample_weights is None else where(_host_weights(sample_weights, x.shape) > 0, x, 0)
+    return (
+        x if sample_weights is None else where(_checked_weights(sample_weights, x.shape) > 0, x, 0)
+    )
 
 
 def _sum_of(weights: Any) -> Any:
@@ -210,10 +212,16 @@ def binary_cross_entropy_with_logits(
     s(z) - t. Targets are numbers from 0 to 1.
     """
     logits = _select(logits, sample_weights)
-    z, t = logits.data, _select(as_tensor(target, like=logits), sample_weights).data
+    target = _select(as_tensor(target, like=logits), sample_weights)
+    if target.requires_grad:
+        raise TypeError("targets require a gradient, expected constants; use .detach()")
+    z, t = logits.data, target.data
     if z.shape != t.shape:
         expected = f"{z.shape}, that of the logits; reshape one of them"
         raise shape_error("binary_cross_entropy_with_logits() targets", t.shape, expected)
+    if isinstance(t, np.ndarray) and not np.all((t >= 0) & (t <= 1)):
+        what = f"binary_cross_entropy_with_logits() got targets from {t.min()} to {t.max()}"
+        raise ValueError(f"{what}, expected numbers from 0 to 1")
     y = np.maximum(z, 0) - z * t + np.log1p(np.exp(-np.abs(z)))
     values = record(y, (logits,), lambda g: (g * (_sigmoid(z) - t),))
     return per_sample(values, sample_weights, unit)
@@ -251,7 +259,7 @@ def cross_entropy(
     z, n = logits.data.reshape(-1, classes), labels.size
     y, rows = _count(labels.reshape(-1), classes, ignore_index)
     if sample_weights is not None:
-        samples = np.broadcast_to(_host_weights(sample_weights, labels.shape), labels.shape)
+        samples = np.broadcast_to(_checked_weights(sample_weights, labels.shape), labels.shape)
         rows = samples.reshape(-1) if rows is None else rows * samples.reshape(-1)
     w, by_class = rows, None
     if class_weights is not None:

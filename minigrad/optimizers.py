@@ -76,7 +76,7 @@ class Optimizer:
                 p.home = home
 
     def zero_grad(self) -> None:
-        """Forget all gradients. The next one is written over what is there, not added."""
+        """Forget all gradients."""
         for p in self.parameters:
             p.grad = None
 
@@ -200,6 +200,9 @@ class Adam(Optimizer):
         self._at_least_0("eps", eps)
         self.betas, self.eps = betas, eps
         super().__init__(parameters, lr, weight_decay)
+        if any(p.data.dtype == object for p in self.parameters):
+            what = f"{type(self).__name__}() got Fractions, which have no square root"
+            raise TypeError(f"{what}, expected floats; use mg.SGD")
 
     def decay(self, p: Any, g: Any, lr: float, t: Any) -> Any:
         """The gradient with that of the penalty weight_decay/2 |p|^2 added."""

@@ -37,8 +37,10 @@ def current_seed() -> int:
     return _Seed.value
 
 
-def default_generator() -> np.random.Generator:
-    """The generator of initial weights where none is passed in; `manual_seed` starts it anew."""
+def default_generator(rng: np.random.Generator | None = None) -> np.random.Generator:
+    """`rng`, or that of initial weights where none is passed in; `manual_seed` starts it anew."""
+    if rng is not None:
+        return rng
     if _Seed.generator is None:
         _Seed.generator = np.random.Generator(np.random.Philox(_Seed.value))
     return _Seed.generator

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from minigrad.batches import positive
+
 Schedule = Callable[[int], float]
 
 
@@ -17,7 +19,7 @@ def warmup(rate: float | Schedule, updates: int) -> Schedule:
 
     The first update has rate / updates, update number `updates` the whole rate.
     """
-    _positive("warmup", updates)
+    positive("warmup() updates", updates)
 
     def at(update: int) -> float:
         full = rate(update) if callable(rate) else rate
@@ -28,13 +30,13 @@ def warmup(rate: float | Schedule, updates: int) -> Schedule:
 
 def linear_decay(rate: float, updates: int, final: float = 0.0) -> Schedule:
     """A straight line from `rate` to `final`, reached after `updates`, and `final` from then on."""
-    _positive("linear_decay", updates)
+    positive("linear_decay() updates", updates)
     return lambda update: rate + (final - rate) * min(1.0, update / updates)
 
 
 def cosine(rate: float, updates: int, final: float = 0.0) -> Schedule:
     """Half a cosine from `rate` to `final` over `updates` (Loshchilov & Hutter 2017, eq. 5)."""
-    _positive("cosine", updates)
+    positive("cosine() updates", updates)
 
     def at(update: int) -> float:
         return final + (rate - final) * (1 + math.cos(math.pi * min(1.0, update / updates))) / 2
@@ -44,10 +46,5 @@ def cosine(rate: float, updates: int, final: float = 0.0) -> Schedule:
 
 def step_decay(rate: float, factor: float, every: int) -> Schedule:
     """`rate` times `factor` once more after each `every` updates."""
-    _positive("step_decay", every)
+    positive("step_decay() every", every)
     return lambda update: rate * factor ** (update // every)
-
-
-def _positive(name: str, updates: int) -> None:
-    if updates < 1:
-        raise ValueError(f"{name}() got {updates} updates, expected 1 or more")

@@ -112,8 +112,8 @@ class Accumulator:
 
     def _seen(self) -> list[Any]:
         """What must not change between micro-batches: the gradients, and the counts of updates."""
-        optimizers = self.options.optimizers
-        return [o.updates for o in optimizers] + [p.grad for o in optimizers for p in o.parameters]
+        counts = [optimizer.updates for optimizer in self.options.optimizers]
+        return counts + [p.grad for p in self.options.parameters]
 
     def _check_untouched(self) -> None:
         """Drop the window and raise if anything but the window changed what `_seen` sees."""
@@ -141,6 +141,8 @@ class Accumulator:
 
     def flush(self) -> StepReport | None:
         """End the window here and make its update; None if it holds no micro-batch."""
+        if self._inside:
+            raise RuntimeError("flush() was called inside a micro-batch, expected after it")
         if self._window is None:
             return None
         self._check_untouched()
@@ -167,7 +169,7 @@ class Accumulator:
         if window is None:
             return state | {"window": None}
         place = {module: i for i, module in enumerate(self.model.modules())}
-        parameters = [p for o in self.options.optimizers for p in o.parameters]
+        parameters = self.options.parameters
         sums = {}
         for unit, s in window.sums.items():
             mine = [p.grad if s.gradients is None else s.gradients.get(p) for p in parameters]
@@ -190,7 +192,7 @@ class Accumulator:
             return
         window = self._window = open_window(self.model, self.options, self.reduction)
         modules = self.model.modules()
-        parameters = [p for o in self.options.optimizers for p in o.parameters]
+        parameters = self.options.parameters
         for unit, (total, weight, gradients) in saved["sums"].items():
             pairs = zip(parameters, gradients, strict=True)
             copies = {p: _copy(g) for p, g in pairs if g is not None}

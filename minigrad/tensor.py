@@ -24,7 +24,16 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.arrays import constant, fractions, gradient_dtype, real, shape_error, sum_to, wide_sum
+from minigrad.arrays import (
+    constant,
+    convert,
+    filled,
+    gradient_dtype,
+    real,
+    shape_error,
+    sum_to,
+    wide_sum,
+)
 
 # One of the three globals of minigrad: is the tape on?
 _recording: ContextVar[bool] = ContextVar("recording", default=True)
@@ -76,20 +85,20 @@ def record(data: Any, parents: Sequence[Tensor], pullback: Callable) -> Tensor:
     return result
 
 
-def backward(root: Tensor, gradient: Any, retain_graph: bool = False) -> list[Tensor]:
+def backward(root: Tensor, gradient: Any, retain_graph: bool = False) -> dict[Tensor, bool]:
     """Add `gradient` times the derivative of `root` to `.grad` of every leaf that it came from.
 
     Reverse-mode accumulation (Linnainmaa 1970) without recursion: a node is walked when all that
     used its result have been. Its part of the tape is freed at once, unless `retain_graph`.
-    Returns the leaves whose `.grad` was None before.
+    Returns the leaves that got a gradient, and for each whether its `.grad` was None before.
     """
     if not root.requires_grad:
         what = "backward() was called on a Tensor that requires no gradient"
         raise RuntimeError(f"{what}; compute it from ones that do, outside of no_grad()")
-    fresh: list[Tensor] = []
+    leaves: dict[Tensor, bool] = {}
     if root.node is None:
-        _add_to_leaf(root, gradient, fresh)
-        return fresh
+        _add_to_leaf(root, gradient, leaves)
+        return leaves
     uses = _count_uses(root.node)
     gradients: dict[Node, Any] = {root.node: gradient}
     owned: set[Node] = set()
@@ -105,14 +114,14 @@ def backward(root: Tensor, gradient: Any, retain_graph: bool = False) -> list[Te
             if parent is None:
                 continue
             if isinstance(parent, Tensor):
-                _add_to_leaf(parent, contribution, fresh)
+                _add_to_leaf(parent, contribution, leaves)
                 continue
             _add_to_node(parent, contribution, gradients, owned)
             uses[parent] -= 1
             if not uses[parent]:
                 ready.append(parent)
         del contributions, contribution  # before the next pullback allocates
-    return fresh
+    return leaves
 
 
 def _count_uses(root: Node) -> dict[Node, int]:
@@ -152,9 +161,10 @@ def _add_to_node(node: Node, contribution: Any, gradients: dict, owned: set[Node
         gradients[node] += contribution
 
 
-def _add_to_leaf(leaf: Tensor, contribution: Any, fresh: list[Tensor]) -> None:
+def _add_to_leaf(leaf: Tensor, contribution: Any, leaves: dict[Tensor, bool]) -> None:
     """Add to `.grad`. A leaf owns its gradient: the first contribution is written, never kept."""
     deferred = callable(contribution)
+    leaves.setdefault(leaf, leaf.grad is None)
     if leaf.grad is not None:
         leaf.grad += sum_to(contribution(None) if deferred else contribution, leaf.data.shape)
         return
@@ -165,7 +175,6 @@ def _add_to_leaf(leaf: Tensor, contribution: Any, fresh: list[Tensor]) -> None:
     if written is not home:
         home[...] = sum_to(written, leaf.data.shape)
     leaf.grad = home
-    fresh.append(leaf)
 
 
 # ------------------------------------------------------------------------------------ Tensor
@@ -194,12 +203,12 @@ class Tensor:
 
         gradient: a number or an array of this Tensor's shape, the weights of its elements; may be
         left out if there is one element. Raises RuntimeError if there is no tape,
-        or if it has been freed already.
+        or if it has been freed already, ValueError for a gradient that does not fit.
         """
         if gradient is None and self.data.size != 1:
             what = f"backward() was called on a Tensor of shape {self.shape}, expected one element"
             raise ValueError(f"{what}; sum it first, or pass the gradient of each element")
-        seed = np.ones_like(self.data)
+        seed = filled(self.data, 1)
         if gradient is not None:
             given = constant(gradient, self.data)
             if getattr(given, "shape", ()) not in ((), self.shape):
@@ -229,6 +238,12 @@ class Tensor:
 
     def __len__(self) -> int:
         return len(self.data)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[i] for i in range(len(self)))
+
+    def __bool__(self) -> bool:
+        raise TypeError("a Tensor has no truth value, expected a comparison: use .data or .item()")
 
     def __repr__(self) -> str:
         return f"Tensor({self.data!r}{', requires_grad=True' if self.requires_grad else ''})"
@@ -263,7 +278,8 @@ class Tensor:
 
     def __sub__(self, other: Any) -> Tensor:
         x, y = self, self.operand(other)
-        return record(x.data - y.data, (x, y), lambda g: (g, -g if y.requires_grad else None))
+        wanted = y.requires_grad
+        return record(x.data - y.data, (x, y), lambda g: (g, -g if wanted else None))
 
     # Below, y is often a constant, whose gradient nobody wants; x hardly ever.
 
@@ -358,7 +374,9 @@ class Tensor:
         return record(self.data.reshape(shape), (self,), lambda g: (g.reshape(before),))
 
     def transpose(self, *axes: int) -> Tensor:
-        """Axes in the given order, or reversed if none is given."""
+        """Axes in the given order, as numbers or one tuple, or reversed if none is given."""
+        if len(axes) == 1 and isinstance(axes[0], tuple):
+            axes = axes[0]
         y = np.transpose(self.data, axes or None)
         back = np.argsort([axis % self.ndim for axis in axes]).tolist() if axes else None
         return record(y, (self,), lambda g: (np.transpose(g, back),))
@@ -368,10 +386,10 @@ class Tensor:
         return self.transpose()
 
     def astype(self, dtype: Any) -> Tensor:
-        """The values in another float dtype; the gradient comes back in this one's."""
-        before = self.dtype
-        y = fractions(self.data) if np.dtype(dtype) == object else self.data.astype(dtype)
-        return record(y, (self,), lambda g: (g.astype(before),))
+        """The values in another float dtype; the gradient comes back in this one's (float32 for
+        float16)."""
+        before = gradient_dtype(self.data)
+        return record(convert(self.data, dtype), (self,), lambda g: (g.astype(before),))
 
     def __getitem__(self, index: Any) -> Tensor:
         """Any index of NumPy but a Tensor; the gradients of an element taken twice add up."""
@@ -382,7 +400,7 @@ class Tensor:
         shape = self.shape
 
         def pullback(g: Any) -> tuple:
-            whole = np.zeros_like(g, shape=shape, dtype=gradient_dtype(g))
+            whole = filled(g, 0, shape, gradient_dtype(g))
             if repeats:
                 np.add.at(whole, index, g)
             else:

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.accumulation import StepReport, Window, check_model, root, run, squared_norm
-from minigrad.arrays import constant
+from minigrad.accumulation import StepReport, Window, check_model, run
+from minigrad.arrays import constant, root, squared_norm
 from minigrad.batches import count_samples, micro_batches
 from minigrad.layers import Module, load_arrays
 from minigrad.losses import Loss
@@ -74,8 +74,8 @@ class Options:
         self.optimizers = optimizer if isinstance(optimizer, list | tuple) else [optimizer]
         if not self.optimizers or not all(isinstance(o, Optimizer) for o in self.optimizers):
             raise TypeError(f"the optimizer is {optimizer!r}, expected an mg.Optimizer or several")
-        parameters = [p for o in self.optimizers for p in o.parameters]
-        if len(self.optimizers) > 1 and len(set(parameters)) < len(parameters):
+        self.parameters = [p for o in self.optimizers for p in o.parameters]
+        if len(self.optimizers) > 1 and len(set(self.parameters)) < len(self.parameters):
             raise ValueError("two optimizers share a parameter, expected each in one of them")
         if clip_norm is not None and not clip_norm > 0:
             raise ValueError(f"clip_norm is {clip_norm}, expected a number above 0, or None")
@@ -93,8 +93,8 @@ class Options:
 def open_window(model: Module, options: Options, reduction: str) -> Window:
     """A window for the next update."""
     check_model(model)
-    parameters = [p for optimizer in options.optimizers for p in optimizer.parameters]
-    window = Window(model, parameters, reduction, options.optimizers[0].updates)
+    leaves = dict.fromkeys(options.parameters)
+    window = Window(model, leaves, reduction, options.optimizers[0].updates)
     for optimizer in options.optimizers:
         optimizer.lend_homes()
     return window
@@ -106,7 +106,9 @@ def finish_update(window: Window, options: Options) -> StepReport:
     if not any(report.weights.values()):
         report.reason = "nothing to count: no target of the window counts, its weight is 0"
         return report
-    if report.grad_norm is not None and not math.isfinite(report.loss + report.grad_norm):
+    if report.grad_norm is not None and not (
+        math.isfinite(report.loss) and math.isfinite(report.grad_norm)
+    ):
         report.reason = (
             f"the window's loss is {report.loss} and the norm of its gradient {report.grad_norm}, "
             "expected finite numbers: no update was made; look at the data and the learning rate"
@@ -174,6 +176,10 @@ class WeightAverage:
         if not 0 <= decay < 1:
             raise ValueError(f"WeightAverage() got decay = {decay}, expected 0 or more and below 1")
         self.parameters, self.decay = list(parameters), decay
+        if isinstance(parameters, Tensor) or not all(
+            isinstance(p, Tensor) for p in self.parameters
+        ):
+            raise TypeError("WeightAverage() expects the parameters in a list: model.parameters()")
         self.values = [p.data.copy() for p in self.parameters]
 
     def update(self) -> None:
@@ -182,6 +188,10 @@ class WeightAverage:
 
     def prepare(self) -> list[Any]:
         """The memory that `write` needs."""
+        for value, p in zip(self.values, self.parameters, strict=True):
+            if type(p.data) is not type(value) or p.data.dtype != value.dtype:
+                what = "a parameter changed its dtype or device after its average was made"
+                raise TypeError(f"{what}; convert the model first, then make the average")
         return [np.empty_like(value) for value in self.values]
 
     def write(self, scratch: list[Any]) -> None:

@@ -111,9 +111,7 @@ class Window:
 
     def _add_term(self, term: Term, retain_graph: bool) -> None:
         total = term.total
-        seed = filled(total.data, 1)
-        if term.coefficient != 1:
-            seed *= constant(term.coefficient, seed)
+        seed = filled(total.data, term.coefficient)
         mine = self.sums.get(term.unit)
         if mine is None:
             mine = self.sums[term.unit] = Sum(0, 0, {} if self.sums else None)
@@ -154,15 +152,17 @@ class Window:
         collect: gives arrays that together hold the gradients. On a GPU there is one wait in here,
         for all numbers of the report together (and more for a norm that float32 cannot hold).
         """
-        for mine in self.sums.values():
-            weight = nonzero(mine.weight)
-            for g in collect() if mine.gradients is None else mine.gradients.values():
+        first, *others = self.sums.values() or [Sum(0, 0, None)]
+        gradients = collect()
+        for mine in (first, *others):
+            for g in gradients if mine is first else mine.gradients.values():
                 if self.reduction == "mean":
-                    g /= weight  # the one division
-        for mine in self.sums.values():
-            for p, g in (mine.gradients or {}).items():
+                    g /= nonzero(mine.weight)  # the one division
+        for mine in others:
+            for p, g in mine.gradients.items():
                 p.grad = g if p.grad is None else np.add(p.grad, g, out=p.grad)
-        self.gradients = gradients = collect()
+            gradients = collect()
+        self.gradients = gradients
         exact = bool(gradients) and gradients[0].dtype == object
         square = None if exact else squared_norm(gradients)
         totals = [mine.total for mine in self.sums.values()]
@@ -203,7 +203,8 @@ def run(window: Window, loss: Callable[..., Loss], batch: Any, parts: list[slice
 
     for part in parts:
         inputs, *targets = batch if len(parts) == 1 else take(batch, part)
-        inputs = each(inputs, to_device)
+        if type(inputs) is not type(like):
+            inputs = each(inputs, to_device)
         with drawing(window.next_samples(part.stop - part.start)):
             window.add(loss(window.model(inputs), *targets))
 

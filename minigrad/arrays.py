@@ -54,17 +54,19 @@ def _are_real(values: Any) -> bool:
 
 def constant(value: Any, like: Any) -> Any:
     """`value`, no Tensor, as a number or array that does not change the dtype of `like`."""
+    exact = like.dtype == object
+    if type(value) in (int, float) and not exact:
+        return value  # a Python number is weak: float32 stays float32
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, (int, float, Fraction)):
-        if like.dtype == object:
-            return Fraction(value)
-        return float(value) if isinstance(value, Fraction) else value  # numbers are weak
+        weak = float(value) if isinstance(value, Fraction) else value
+        return Fraction(value) if exact else weak
     given = value if hasattr(value, "dtype") else np.asarray(value)
     if _is_tensor(value) or not _are_real(given):
         what = f"a Tensor met a {type(value).__name__} of dtype {given.dtype}"
         raise TypeError(f"{what}, expected a Tensor, a real number or an array of such")
-    if like.dtype == object:
+    if exact:
         return fractions(value)
     return np.asarray(value, dtype=like.dtype, like=like)
 
@@ -75,9 +77,11 @@ def convert(values: Any, dtype: Any) -> Any:
     return fractions(values) if np.dtype(dtype) == object else values.astype(dtype)
 
 
-def filled(like: Any, value: int, shape: Any = None, dtype: Any = None) -> Any:
-    """An array full of `value`, exact among Fractions, of the shape and dtype of `like`."""
-    return np.full_like(like, constant(value, like), shape=shape, dtype=dtype)
+def filled(like: Any, value: Any, shape: Any = None, dtype: Any = None) -> Any:
+    """An array full of a number, exact among Fractions, of the shape and dtype of `like`."""
+    array = np.empty_like(like, shape=shape, dtype=dtype)
+    array[...] = constant(value, like)
+    return array
 
 
 def shape_error(who: str, given: Any, expected: str) -> ValueError:

@@ -269,8 +269,9 @@ def cross_entropy(
         _nonnegative(by_class, "class_weights")
         w = by_class[y] if rows is None else rows * by_class[y]
     weight = n if w is None else _sum_of(w)
-    near = lambda a: a if a is None else np.asarray(a, dtype=z.dtype, like=z)  # noqa: E731
-    w, rows, by_class = near(w), near(rows), near(by_class)
+    if w is not None:
+        near = lambda a: a if a is None else np.asarray(a, dtype=z.dtype, like=z)  # noqa: E731
+        w, rows, by_class = near(w), near(rows), near(by_class)
     y, index = np.asarray(y, like=z), np.arange(n, like=z)
 
     z = z.T.copy()  # classes first: the sums over classes then run along whole rows of samples

@@ -242,9 +242,9 @@ def cross_entropy(
     logits: (..., classes), the classes last. labels: integers (...), on the host, so that they can
     be checked and counted before they move. Labels equal to `ignore_index` count for nothing.
     class_weights: (classes,), the weight of a label by its class. sample_weights: (...) or its
-    first axes. The Loss weighs the sum of the weights of the labels that count, 1 each if no
-    weights are given. label_smoothing: e in [0, 1]; the target is (1 - e) onehot + e / classes
-    (Szegedy et al. 2016, section 7), weighted by class as PyTorch does.
+    first axes. Both lie where the labels do. The Loss weighs the sum of the weights of the labels
+    that count, 1 each if no weights are given. label_smoothing: e in [0, 1]; the target is
+    (1 - e) onehot + e / classes (Szegedy et al. 2016, section 7), weighted by class as in PyTorch.
 
     Raises IndexError for a label that is no class, ValueError for shapes that do not fit.
     """
@@ -257,6 +257,7 @@ def cross_entropy(
         expected = f"{logits.shape[:-1]}: one for each row of the logits {logits.shape}"
         raise shape_error("cross_entropy() labels", labels.shape, expected)
     z, n = logits.data.reshape(-1, classes), labels.size
+    # rows: the weight of each label without its class; w: with it. None stands for 1 throughout.
     y, rows = _count(labels.reshape(-1), classes, ignore_index)
     if sample_weights is not None:
         samples = np.broadcast_to(_checked_weights(sample_weights, labels.shape), labels.shape)
@@ -275,8 +276,8 @@ def cross_entropy(
     y, index = np.asarray(y, like=z), np.arange(n, like=z)
 
     z = z.T.copy()  # classes first: the sums over classes then run along whole rows of samples
-    if w is not None:
-        z = np.where(w > 0, z, 0)  # what does not count may be NaN
+    if rows is not None:
+        z = np.where(rows > 0, z, 0)  # what does not count may be NaN
     shifted = z - z.max(axis=0)
     p = np.exp(shifted)
     s = same_sum(p, 0)

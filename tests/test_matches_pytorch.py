@@ -571,3 +571,19 @@ def test_what_was_saved_is_not_changed_by_later_updates(name):
     optimizer.step()
     for name, value in expected.items():
         np.testing.assert_array_equal(state[name], value)
+
+
+def test_smoothing_counts_a_label_whose_class_weighs_nothing():
+    rng = np.random.default_rng(0)
+    logits, labels = rng.standard_normal((4, 3)), np.array([0, 1, 2, 0])
+    weights = np.array([0.0, 1, 2])
+    ours = mg.Tensor(logits, requires_grad=True)
+    loss = mg.cross_entropy(ours, labels, class_weights=weights, label_smoothing=0.2).mean()
+    loss.backward()
+    theirs = torch.tensor(logits, requires_grad=True)
+    expected = torch.nn.functional.cross_entropy(
+        theirs, torch.tensor(labels), torch.tensor(weights), label_smoothing=0.2
+    )
+    expected.backward()
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-12)
+    np.testing.assert_allclose(ours.grad, theirs.grad.numpy(), rtol=1e-11, atol=1e-14)

@@ -122,14 +122,15 @@ def sum_to(gradient: Any, shape: tuple[int, ...]) -> Any:
 
 def fetch(values: list[Any]) -> list[Any]:
     """The values as Python numbers; those on a device come in one copy, with one wait."""
-    far = [v for v in values if hasattr(v, "dtype") and not isinstance(v, np.generic | np.ndarray)]
+    near = (int, float, bool, Fraction, np.generic, np.ndarray, type(None))
+    far = [v for v in values if not isinstance(v, near)]
     if far:
         packed = np.empty_like(far[0], shape=len(far), dtype=np.float64)
         for i, value in enumerate(far):
             packed[i] = value
-        near = iter(packed.tolist())
-        values = [next(near) if any(v is f for f in far) else v for v in values]
-    return [v.item() if hasattr(v, "dtype") else v for v in values]
+        read = iter(packed.tolist())
+        values = [v if isinstance(v, near) else next(read) for v in values]
+    return [v.item() if isinstance(v, (np.generic, np.ndarray)) else v for v in values]
 
 
 def squared_norm(gradients: Iterable[Any]) -> Any:

@@ -111,15 +111,13 @@ def backward(root: Tensor, gradient: Any, retain_graph: bool = False) -> dict[Te
         if not retain_graph:
             node.parents, node.pullback = [], None  # and with them what the pullback saved
         for parent, contribution in zip(parents, contributions, strict=True):
-            if parent is None:
-                continue
-            if isinstance(parent, Tensor):
+            if type(parent) is Node:
+                _add_to_node(parent, contribution, gradients, owned)
+                uses[parent] -= 1
+                if not uses[parent]:
+                    ready.append(parent)
+            elif parent is not None:
                 _add_to_leaf(parent, contribution, leaves)
-                continue
-            _add_to_node(parent, contribution, gradients, owned)
-            uses[parent] -= 1
-            if not uses[parent]:
-                ready.append(parent)
         del contributions, contribution  # before the next pullback allocates
     return leaves
 
@@ -134,11 +132,9 @@ def _count_uses(root: Node) -> dict[Node, int]:
             what = "backward() met a part of the tape that an earlier backward() has freed"
             raise RuntimeError(f"{what}; compute the loss again, or pass retain_graph=True there")
         for parent in node.parents:
-            if parent is None or isinstance(parent, Tensor):
-                continue
             if parent in uses:
                 uses[parent] += 1
-            else:
+            elif type(parent) is Node:
                 uses[parent] = 1
                 stack.append(parent)
     return uses

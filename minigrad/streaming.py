@@ -28,7 +28,8 @@ class Accumulator:
 
     The last block of a window makes the update. Leaving the outer block, at the end of the data,
     ends a window that is not full, and divides it by what it saw. An error inside drops the window:
-    nothing but its gradients has changed, and those are forgotten.
+    nothing but its gradients has changed, and those are forgotten. While a window is open its
+    gradients are in `.grad`: leave them alone, and use no other window on the same model.
 
     micro_batches, updates: what was done since this was made. report: the last StepReport.
     The other arguments are those of `train_step`.

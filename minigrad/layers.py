@@ -21,7 +21,7 @@ class Module:
 
     Parameters are the Tensors among its attributes and those of the Modules among them, alone or in
     a list, tuple or dict, in the order in which they were set. `buffers` names the attributes that
-    are state but not parameters (arrays, or None): they are saved and never trained.
+    are arrays of state but no parameters: they are saved and never trained.
     """
 
     training = True
@@ -70,8 +70,7 @@ class Module:
         """(name, module, attribute) of the buffers of this module and all below it."""
         for prefix, module in self.named_modules():
             for name in module.buffers:
-                if getattr(module, name) is not None:
-                    yield (f"{prefix}.{name}" if prefix else name), module, name
+                yield (f"{prefix}.{name}" if prefix else name), module, name
 
     def train(self, mode: bool = True) -> Module:
         """Set the training mode of this module and all below it; returns the module."""

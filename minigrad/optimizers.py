@@ -22,7 +22,7 @@ from minigrad.tensor import Tensor
 
 Parameters = Iterable[Tensor]
 Rate = float | Callable[[int], float]  # a number, or a function of the updates made so far
-BLOCK = 1 << 17  # elements that an update works on at a time: its scratch stays in the cache
+BLOCK = 1 << 17  # elements that an update works on at a time, which bounds its scratch
 
 
 class Optimizer:

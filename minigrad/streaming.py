@@ -53,7 +53,10 @@ class Accumulator:
         self.micro_batches = self.updates = 0
         self.report: StepReport | None = None
         self._window: Window | None = None
-        self._left: list[Any] = []  # what `_seen` saw after the last micro-batch
+        self._left: tuple[list[int], list[Any]] = (
+            [],
+            [],
+        )  # what `_seen` saw after the last micro-batch
         self._inside = False  # a micro-batch
         self._open = False  # the outer block
 
@@ -111,14 +114,16 @@ class Accumulator:
         if window.micro_batches >= self.accumulation_steps:
             self.flush()
 
-    def _seen(self) -> list[Any]:
-        """What must not change between micro-batches: the gradients, and the counts of updates."""
+    def _seen(self) -> tuple[list[int], list[Any]]:
+        """What must not change between micro-batches: the counts of updates, and the gradients."""
         counts = [optimizer.updates for optimizer in self.options.optimizers]
-        return counts + [p.grad for p in self.options.parameters]
+        return counts, [p.grad for p in self.options.parameters]
 
     def _check_untouched(self) -> None:
         """Drop the window and raise if anything but the window changed what `_seen` sees."""
-        if all(now is left for now, left in zip(self._seen(), self._left, strict=True)):
+        (counts, gradients), (old_counts, old_gradients) = self._seen(), self._left
+        same = all(g is old for g, old in zip(gradients, old_gradients, strict=True))
+        if same and counts == old_counts:
             return
         self.drop()
         raise RuntimeError(

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import minigrad as mg
+from tests.bits import bits
 
 
 class Toy(mg.Module):
@@ -26,15 +27,6 @@ class Toy(mg.Module):
 
 def given(outputs):
     return mg.per_sample(outputs)
-
-
-def bits(thing):
-    """All arrays in lists and dicts as bytes, so that == compares bit for bit."""
-    if isinstance(thing, dict):
-        return {key: bits(value) for key, value in thing.items()}
-    if isinstance(thing, list):
-        return [bits(value) for value in thing]
-    return (thing.dtype.str, thing.shape, thing.tobytes()) if hasattr(thing, "dtype") else thing
 
 
 def blocks(sizes):
@@ -636,3 +628,17 @@ def test_a_step_by_hand_inside_of_a_window_is_noticed(toy, inside):
     assert begun == ([1] if inside else [1, 2])
     assert (toy.w.data, toy.w.grad) == (1 - 1, None)  # the step by hand, and nothing else
     assert (sgd.updates, window.updates) == (1, 0)
+
+
+def test_the_count_of_updates_is_compared_by_its_value(toy):
+    """Loading the optimizer's own state again makes another int of the same value: no step."""
+    sgd = mg.SGD([toy.w], 1.0)
+    sgd.updates = 1000
+    window = mg.Accumulator(toy, sgd, accumulation_steps=2)
+    with window:
+        with window.micro_batch(1):
+            backward(window, 1.0)
+        sgd.load_state_dict(sgd.state_dict() | {"updates": np.array(1000)})
+        with window.micro_batch(1):
+            backward(window, 3.0)
+    assert (toy.w.data, sgd.updates) == (1 - 2, 1001)

@@ -19,6 +19,7 @@ import pytest
 import minigrad as mg
 from minigrad.randomness import current_samples
 from minigrad.tensor import record
+from tests.bits import bits
 
 
 class Fault(mg.Module):
@@ -117,15 +118,6 @@ class Run:
 
     def gradients(self):
         return [p.grad for p in self.net.parameters()]
-
-
-def bits(thing):
-    """All arrays in lists and dicts as bytes, so that == compares bit for bit."""
-    if isinstance(thing, dict):
-        return {key: bits(value) for key, value in thing.items()}
-    if isinstance(thing, list):
-        return [bits(value) for value in thing]
-    return (thing.dtype.str, thing.shape, thing.tobytes()) if hasattr(thing, "dtype") else thing
 
 
 # ------------------------------------------------------- three ways to use up a batch of 3 x 4

@@ -186,11 +186,12 @@ class Accumulator:
                 "statistics": {place[m]: tuple(s) for m, s in window.statistics.items()},
                 "counts": (window.update, window.seed, window.samples, window.micro_batches),
                 "penalty_moved": window.penalty_moved,
+                "updates": self._left[0],  # of the optimizers, which may be loaded before or after
             }
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken, with the model and optimizer of that moment."""
+        """Go on where `state_dict` was taken, with the model and the optimizers of that moment."""
         self.drop()
         self.micro_batches, self.updates = state["micro_batches"], state["updates"]
         saved = state["window"]
@@ -213,7 +214,7 @@ class Accumulator:
         )
         window.update, window.seed, window.samples, window.micro_batches = saved["counts"]
         window.penalty_moved = saved["penalty_moved"]
-        self._left = self._seen()
+        self._left = saved["updates"], self._seen()[1]
 
 
 def _copy(gradient: Any) -> Any:

@@ -642,3 +642,25 @@ def test_the_count_of_updates_is_compared_by_its_value(toy):
         with window.micro_batch(1):
             backward(window, 3.0)
     assert (toy.w.data, sgd.updates) == (1 - 2, 1001)
+
+
+@pytest.mark.parametrize("optimizer_first", [True, False])
+def test_a_window_and_its_optimizer_may_be_loaded_in_either_order(toy, optimizer_first):
+    sgd = mg.SGD([toy.w], 1.0)
+    sgd.updates = 300
+    window = mg.Accumulator(toy, sgd, accumulation_steps=2)
+    with window:
+        with window.micro_batch(1):
+            backward(window, 1.0)
+        saved = {"window": window.state_dict(), "sgd": sgd.state_dict()}
+        window.drop()  # here the first run ends
+    again = mg.SGD([toy.w], 1.0)
+    resumed = mg.Accumulator(toy, again, accumulation_steps=2)
+    if optimizer_first:
+        again.load_state_dict(saved["sgd"])
+    resumed.load_state_dict(saved["window"])
+    if not optimizer_first:
+        again.load_state_dict(saved["sgd"])
+    with resumed, resumed.micro_batch(1):
+        backward(resumed, 3.0)
+    assert (toy.w.data, again.updates) == (1 - 2, 301)

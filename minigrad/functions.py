@@ -70,7 +70,8 @@ def _sigmoid(z: Any) -> Any:
 def relu(x: Any) -> Tensor:
     """max(x, 0), elementwise; the gradient at 0 is 0. Shape (...) -> (...)."""
     x = as_tensor(x)
-    y = np.maximum(x.data, constant(0, x.data))
+    zeros = filled(x.data, 0)  # an array, since NumPy has no vector code for the number 0
+    y = np.maximum(x.data, zeros, out=zeros)
     return record(y, (x,), lambda g: (g * (y > 0),))
 
 

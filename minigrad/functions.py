@@ -274,25 +274,25 @@ def batch_norm(x: Any, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor
 
     Returns the result (n, c), the mean (c,) and the sum of squared deviations (c,).
     The gradient is that of `standardize`, whose two sums are those of the parameters:
-    dweight = sum(g y), dbias = sum(g), dx = weight r (g - dbias/n - y dweight/n).
+    dweight = sum(g y), dbias = sum(g), dx = weight r (g - dbias/n - y dweight/n), where y is
+    standardized: y = r (x - mean), and r is multiplied with vectors (c,), not with arrays (n, c).
     """
     x = as_tensor(x, like=weight)
     n, dtype, gamma, beta = len(x.data), x.dtype, weight.data, weight.operand(bias).data
     mean = wide_sum(x.data, 0) / n  # float32 for float16, and with it all that follows
-    y = x.data - mean
-    squares = np.einsum("ij,ij->j", y, y)
+    centred = x.data - mean
+    squares = np.einsum("ij,ij->j", centred, centred)
     r = 1 / np.sqrt(squares / n + eps)
-    y *= r
+    scale = gamma * r
 
     def pullback(g: Any) -> tuple:
-        dweight, dbias = np.einsum("ij,ij->j", g, y), wide_sum(g, 0)
-        dx = y * (dweight / -n)
+        dweight, dbias = np.einsum("ij,ij->j", g, centred) * r, wide_sum(g, 0)
+        dx = centred * (dweight * r / -n)
         dx += g
         dx -= dbias / n
-        dx *= gamma * r
+        dx *= scale
         return dx, dweight, dbias
 
-    result = y * gamma
-    result += beta
-    result = result.astype(dtype, copy=False)
-    return record(result, (x, weight, bias), pullback), mean, squares
+    y = centred * scale
+    y += beta
+    return record(y.astype(dtype, copy=False), (x, weight, bias), pullback), mean, squares

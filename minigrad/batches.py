@@ -37,7 +37,7 @@ def micro_batches(
 
 def positive(name: str, value: Any) -> int:
     """`value` if it is an integer of 1 or more. Raises ValueError if not."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
         raise ValueError(f"{name} is {value!r}, expected an integer of 1 or more")
     return int(value)
 

@@ -65,7 +65,7 @@ class Optimizer:
     def rate(self) -> Any:
         """The learning rate of the next update, asked of the schedule and checked."""
         rate = self.lr(self.updates) if callable(self.lr) else self.lr
-        if not isinstance(rate, int | float | Fraction | np.number) or not 0 <= rate < math.inf:
+        if not isinstance(rate, (int, float, Fraction, np.number)) or not 0 <= rate < math.inf:
             raise ValueError(f"the learning rate is {rate!r}, expected a finite number, 0 or more")
         return rate.item() if isinstance(rate, np.generic) else rate
 

@@ -71,7 +71,7 @@ class Options:
         average: WeightAverage | None,
         on_nonfinite: str,
     ) -> None:
-        self.optimizers = optimizer if isinstance(optimizer, list | tuple) else [optimizer]
+        self.optimizers = optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]
         if not self.optimizers or not all(isinstance(o, Optimizer) for o in self.optimizers):
             raise TypeError(f"the optimizer is {optimizer!r}, expected an mg.Optimizer or several")
         self.parameters = [p for o in self.optimizers for p in o.parameters]

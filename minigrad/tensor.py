@@ -214,7 +214,7 @@ class Tensor:
 
     def detach(self) -> Tensor:
         """The same array without its past."""
-        return Tensor(self.data)
+        return record(self.data, (), None)
 
     def item(self) -> Any:
         """The one element, as a Python number."""

@@ -122,7 +122,7 @@ def sum_to(gradient: Any, shape: tuple[int, ...]) -> Any:
 
 def fetch(values: list[Any]) -> list[Any]:
     """The values as Python numbers; those on a device come in one copy, with one wait."""
-    near = (int, float, bool, Fraction, np.generic, np.ndarray, type(None))
+    near = (int, float, np.generic, np.ndarray, type(None), Fraction)
     far = [v for v in values if not isinstance(v, near)]
     if far:
         packed = np.empty_like(far[0], shape=len(far), dtype=np.float64)

@@ -250,11 +250,12 @@ def cross_entropy(
     """
     logits = as_tensor(logits)
     labels = integers(labels, "cross_entropy() labels")
-    classes = logits.shape[-1] if logits.ndim else 0
+    shape = logits.shape
+    classes = shape[-1] if shape else 0
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"label_smoothing is {label_smoothing}, expected a number from 0 to 1")
-    if labels.shape != logits.shape[:-1] or not logits.ndim:
-        expected = f"{logits.shape[:-1]}: one for each row of the logits {logits.shape}"
+    if labels.shape != shape[:-1] or not shape:
+        expected = f"{shape[:-1]}: one for each row of the logits {shape}"
         raise shape_error("cross_entropy() labels", labels.shape, expected)
     z, n = logits.data.reshape(-1, classes), labels.size
     # rows: the weight of each label without its class; w: with it. None stands for 1 throughout.
@@ -300,9 +301,8 @@ def cross_entropy(
             weights = g if w is None else g * w
             dz = p * weights
             dz[y, index] -= weights
-        return (dz.T.reshape(logits_shape).astype(p.dtype, copy=False),)
+        return (dz.T.reshape(shape).astype(p.dtype, copy=False),)
 
-    logits_shape = logits.shape
     weighted = class_weights is not None or sample_weights is not None
     unit = unit or ("weight" if weighted else "sample" if labels.ndim < 2 else "token")
     return _loss(record(total, (logits,), pullback), weight, unit)

@@ -1,10 +1,12 @@
-"""The data that ships with minigrad: 1,797 handwritten digits, ready for a training loop.
+"""The data that ships with minigrad: handwritten digits, English sentences, recorded measurements.
 
 SOURCES.md beside this file says where they come from, under which licence, and how to make the
-file again. Nothing is downloaded.
+files again. Nothing is downloaded.
 """
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -25,3 +27,23 @@ def digits(dtype: DTypeLike = np.float32) -> tuple[tuple[NDArray, NDArray], ...]
     with np.load(Path(__file__).with_name("digits.npz")) as file:
         x, y = file["images"].astype(dtype) / 16, file["labels"].astype(np.int64)
     return (x[:TRAIN_SAMPLES], y[:TRAIN_SAMPLES]), (x[TRAIN_SAMPLES:], y[TRAIN_SAMPLES:])
+
+
+def sentences() -> list[str]:
+    """186 sentences of Python's language reference, of 20 to 237 ASCII characters each.
+
+    They stand in the order of the text, and each once. Source: the Python documentation, 3.11.
+    """
+    file = Path(__file__).with_name("language_reference.txt")
+    return file.read_text(encoding="ascii").splitlines()
+
+
+def measured(name: str) -> Any:
+    """What was measured once and is drawn again: figures/data/NAME.json, with machine and date.
+
+    Raises FileNotFoundError for a name that was not recorded.
+    """
+    here = Path(__file__).parent
+    shipped = here.parent / "shipped/data"  # in an installed package
+    folder = shipped if shipped.exists() else here.parents[1] / "figures/data"
+    return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))

@@ -1,19 +1,22 @@
 """How minigrad's figures look, in one place: colours, lines, a white background, the same bytes.
 
-    with plotting.style():
-        figure = Figure()
-        ...
-    plotting.save(figure, "name.svg")
+    figure, axes = plotting.subplots(1, 2)
+    axes[0].plot(...)
+    plotting.show(figure, "name", "What it shows, with the numbers that matter.")
 
-Only these functions import Matplotlib, and only when they are called: the rest needs NumPy alone.
+shows it in a notebook and saves it elsewhere; `save` writes a file. Only these functions import
+Matplotlib, and only when they are called: the rest needs NumPy alone.
 """
 
 from __future__ import annotations
 
+import textwrap
 from contextlib import AbstractContextManager
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+
+from minigrad.reading import in_notebook
 
 SUFFIXES = (".svg", ".png")
 AUTHOR = "minigrad"  # stands in the metadata of each figure: so a file of ours is known again
@@ -82,6 +85,36 @@ def style() -> AbstractContextManager[None]:
     return styles.context(["default", STYLE])
 
 
+def subplots(rows: int = 1, columns: int = 1, height: float = 3.2, **options: Any) -> tuple:
+    """A figure and its axes, as pyplot's `subplots` gives them; all drawn afterwards is in style.
+
+    height: of all, in inches. options: for Matplotlib's `Figure.subplots`, such as sharex=True.
+    """
+    from matplotlib import style as styles
+    from matplotlib.figure import Figure
+
+    styles.use(["default", STYLE])  # to stay: some of it is read as late as when a title is set
+    figure = Figure(figsize=(STYLE["figure.figsize"][0], height), layout="constrained")
+    return figure, figure.subplots(rows, columns, **options)
+
+
+def show(figure: Any, name: str, caption: str) -> None:
+    """Show a figure in a notebook, as PNG; from a script, save NAME.png and say where.
+
+    caption: what can be seen, with the numbers that matter, for those who cannot see it; it is
+    printed below.
+    """
+    if in_notebook():
+        from IPython.display import Image, display
+
+        display(Image(_bytes(figure, ".png", dpi=100), alt=caption))
+    else:
+        folder = Path("lesson_figures")
+        folder.mkdir(exist_ok=True)
+        print(f"[figure: {save(figure, folder / f'{name}.png').as_posix()}]")
+    print(textwrap.fill(caption, 100))
+
+
 def save(figure: Any, path: str | Path) -> Path:
     """Write the figure as SVG or PNG, by the suffix of `path`; the same figure, the same bytes.
 
@@ -91,16 +124,21 @@ def save(figure: Any, path: str | Path) -> Path:
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         raise ValueError(f"save() got {path.name!r}, expected a name that ends in .svg or .png")
+    path.write_bytes(_bytes(figure, suffix))  # only when all of it is there: never half a file
+    return path
+
+
+def _bytes(figure: Any, suffix: str, **options: Any) -> bytes:
+    """The figure as a file's content."""
     # Neither date nor version: what Matplotlib would write by itself is set to None or to our name.
     metadata = {
         ".svg": {"Date": None, "Creator": AUTHOR},
         ".png": {"Software": None, "Author": AUTHOR},
     }
-    file = BytesIO()  # first all of it, then the file: it is never left half-written
+    file = BytesIO()
     with style():
-        figure.savefig(file, format=suffix[1:], metadata=metadata[suffix])
-    path.write_bytes(file.getvalue())
-    return path
+        figure.savefig(file, format=suffix[1:], metadata=metadata[suffix], **options)
+    return file.getvalue()
 
 
 def is_ours(path: Path) -> bool:

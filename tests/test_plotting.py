@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from minigrad import plotting
+from minigrad import plotting, reading
 
 matplotlib = pytest.importorskip("matplotlib")
 
@@ -110,3 +112,93 @@ def test_matplotlib_is_not_needed_to_import_and_its_absence_is_noticed():
     assert plotting.available()
     run = without_matplotlib("from minigrad import plotting; print(plotting.available())")
     assert run.stdout == "False\n"
+
+
+# ------------------------------------------------------------------------- figures of a lesson
+
+
+def test_subplots_have_the_style_and_the_size_that_was_asked_for():
+    figure, (left, right) = plotting.subplots(1, 2, height=2.5, sharey=True)
+    assert figure.get_size_inches().tolist() == [plotting.STYLE["figure.figsize"][0], 2.5]
+    assert left.get_shared_y_axes().joined(left, right)
+    left.plot([1, 2])
+    left.plot([2, 1])
+    assert [line.get_color() for line in left.lines] == list(plotting.COLOURS[:2])
+    figure, axes = plotting.subplots()
+    axes.plot([1, 2])  # one of one is no array
+    _, grid = plotting.subplots(2, 3)
+    assert grid.shape == (2, 3)
+
+
+def test_subplots_leave_the_reader_s_settings_as_they_are():
+    before = dict(matplotlib.rcParams)
+    plotting.subplots(2)
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_outside_a_notebook_show_saves_the_figure_and_says_where(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    figure, _ = plotting.subplots()
+    for caption in ("One line.", "Many words. " * 30):
+        plotting.show(figure, "04-sum", caption)
+        first, *rest = capsys.readouterr().out.splitlines()
+        assert first == "[figure: lesson_figures/04-sum.png]"
+        assert " ".join(rest) == caption.strip()
+        assert max(map(len, rest)) <= 100
+    (path,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    assert path == tmp_path / "lesson_figures/04-sum.png"
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_in_a_notebook_show_displays_a_picture_with_its_caption(tmp_path, monkeypatch, capsys):
+    display = pytest.importorskip("IPython.display")
+    shown: list = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(plotting, "in_notebook", lambda: True)
+    monkeypatch.setattr(display, "display", shown.append)
+    plotting.show(plotting.subplots()[0], "04-sum", "What it shows.")
+    (picture,) = shown
+    assert picture.data.startswith(b"\x89PNG")
+    assert picture.alt == "What it shows."
+    assert capsys.readouterr().out == "What it shows.\n"
+    assert not list(tmp_path.iterdir())
+
+
+# ---------------------------------------------------------------------------- code in a lesson
+
+
+def test_source_is_shown_from_the_file_that_runs(capsys):
+    reading.show_source(plotting.is_ours, reading.in_notebook)
+    output = capsys.readouterr().out
+    path, first, last = output.splitlines()[0].replace(",", "").split()[1::2]
+    assert path == "minigrad/plotting.py"
+    lines = Path(plotting.__file__).read_text(encoding="utf-8").splitlines()
+    code = "\n".join(lines[int(first) - 1 : int(last)])
+    assert code.startswith("def is_ours(")
+    assert code == code.rstrip()
+    assert code in output
+    assert "# minigrad/reading.py, lines " in output
+    reading.show_source(reading)
+    shown = capsys.readouterr().out
+    assert shown.startswith("# minigrad/reading.py, lines 1 to ")
+    assert Path(reading.__file__).read_text(encoding="utf-8").rstrip() in shown
+
+
+def test_source_is_shown_as_code_in_a_notebook(monkeypatch):
+    display = pytest.importorskip("IPython.display")
+    shown: list = []
+    monkeypatch.setattr(reading, "in_notebook", lambda: True)
+    monkeypatch.setattr(display, "display", shown.append)
+    reading.show_source(reading.show_source)
+    (text,) = shown
+    assert text.data.startswith("`minigrad/reading.py, lines ")
+    assert "```python\ndef show_source(*things: Any) -> None:\n" in text.data
+
+
+def test_a_notebook_is_a_shell_with_a_kernel(monkeypatch):
+    for shell, is_one in ((None, False), (object(), False), (SimpleNamespace(kernel=1), True)):
+        fake = SimpleNamespace(get_ipython=lambda shell=shell: shell)
+        monkeypatch.setitem(sys.modules, "IPython", fake)
+        assert reading.in_notebook() is is_one
+    monkeypatch.delitem(sys.modules, "IPython")
+    assert not reading.in_notebook()

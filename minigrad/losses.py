@@ -4,6 +4,8 @@ A mean cannot be accumulated: the mean of the means of uneven parts is not the m
 A sum S can, and so can its weight W. A `Loss` therefore keeps both apart, and at the end of the
 window (the micro-batches that make one update, see accumulation.py) the gradient of S is divided by
 W, once. W comes from targets and masks, never from parameters: then grad(S / W) is grad(S) / W.
+
+Taught in lesson 03 and lesson 05.
 """
 
 from __future__ import annotations
@@ -49,6 +51,11 @@ class Loss:
     def sum(self) -> Tensor:
         """The terms added up, not divided."""
         return self._combine(lambda term: term.total)
+
+    def backward(self) -> None:
+        """A Loss is not divided yet: `.mean().backward()`, or `.sum().backward()`."""
+        what = "backward() was called on a Loss, expected a Tensor: .mean().backward()"
+        raise TypeError(f"{what}, or .sum().backward() where all is divided later")
 
     def _combine(self, value: Any) -> Tensor:
         first, *others = (t.coefficient * value(t) for t in self.terms)

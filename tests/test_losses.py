@@ -658,3 +658,9 @@ def test_integers_of_numpy_serve_and_sizes_beyond_the_batch_are_the_batch(sizes,
     report = mg.accumulate(model, lambda outputs, _: mg.per_sample(outputs), (Y4, Y4), **sizes)
     assert report.micro_batches == count
     assert model.w.grad.tolist() == [1]
+
+
+def test_backward_on_a_loss_says_what_to_call():
+    loss = mg.squared_error(mg.Tensor([1.0, 2.0]), [0.0, 0.0])
+    with pytest.raises(TypeError, match=r"expected a Tensor: \.mean\(\)\.backward\(\), or \.sum"):
+        loss.backward()

@@ -15,6 +15,8 @@ from typing import Any
 
 from minigrad.explain import Reason, explain
 
+DETOURS = ("eval", "exec", "globals", "getattr", "__import__")
+
 
 class WrongAnswer(AssertionError):
     """An answer that is wrong, and why. `rule` is the name of the reason, for partial credit."""
@@ -86,6 +88,7 @@ def corrected(sentence: Any, words: int = 6) -> None:
 def chosen(expected: str, found: Any, because: Mapping[str, str]) -> None:
     """Is it the right one of several? because: for each choice that is wrong, why it is not it."""
     choices = ", ".join(map(repr, sorted({expected, *because})))
+    found = str.__str__(found) if isinstance(found, str) else found  # as plain as the choices
     if not isinstance(found, str) or found not in {expected, *because}:
         raise WrongAnswer("no choice", f"your choice is {found!r}, expected one of {choices}")
     if found != expected:
@@ -96,7 +99,8 @@ def chosen(expected: str, found: Any, because: Mapping[str, str]) -> None:
 def forbid(function: Any, *names: str) -> None:
     """Refuse a function that calls what it is to write itself: mg.train_step, say.
 
-    Functions of the same notebook that it calls are looked into as well.
+    Functions of the same notebook that it calls are looked into as well, and ways to reach a name
+    without writing it down are refused.
     """
     function = inspect.unwrap(function)  # what stands below a decorator
     if not isinstance(function, FunctionType):
@@ -105,7 +109,7 @@ def forbid(function: Any, *names: str) -> None:
     used = _names(function, set())
     if function.__module__ != "__main__":  # it is the library's own, by another name
         used.add(function.__name__)
-    for name in names:
+    for name in (*names, *DETOURS):
         if name in used:
             what = f"{function.__name__}() uses {name}, which it is to do by itself"
             raise WrongAnswer("forbidden", f"{what}: write it in your own lines")

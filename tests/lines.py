@@ -27,8 +27,15 @@ READING_ORDER = [
     "schedules.py",
     "gradcheck.py",
     "data/__init__.py",
+    "reading.py",
     "plotting.py",
     "demo.py",
+    "explain.py",
+    "checking.py",
+    "exercises.py",
+    "marking.py",
+    "lessons.py",
+    "course.py",
     "cli.py",
 ]
 

@@ -53,9 +53,25 @@ def test_each_command_explains_all_its_arguments(command, capsys):
     assert all(action.help for action in parser._actions)
 
 
+def test_the_commands_are_the_demonstration_and_the_course(capsys):
+    assert list(cli.COMMANDS) == ["demo", "lessons", "course", "check"]
+    assert cli.main(["course", "--help"]) == 0
+    output = capsys.readouterr().out
+    assert all(word in output for word in ("DIR", "--variant SEED", "--instructor"))
+    assert cli.main(["check", "--help"]) == 0
+    assert "FILE" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "given"),
-    [(["frobnicate"], "'frobnicate'"), (["--frob"], "'--frob'"), (["demo", "--frob"], "'--frob'")],
+    [
+        (["frobnicate"], "'frobnicate'"),
+        (["--frob"], "'--frob'"),
+        (["demo", "--frob"], "'--frob'"),
+        (["lessons", "--frob"], "'--frob'"),
+        (["course", "x", "--frob"], "'--frob'"),
+        (["check", "x", "--frob"], "'--frob'"),
+    ],
 )
 def test_what_is_unknown_is_named_in_one_sentence(arguments, given, capsys):
     assert cli.main(arguments) == 2
@@ -67,8 +83,9 @@ def test_what_is_unknown_is_named_in_one_sentence(arguments, given, capsys):
 
 
 def test_abbreviations_are_no_arguments(capsys):
-    assert cli.main(["demo", "--epoch", "1"]) == 2
-    assert "'--epoch'" in capsys.readouterr().err
+    for given, short in ((["demo"], "--epoch"), (["course", "x"], "--instr"), (["lessons"], "--b")):
+        assert cli.main([*given, short]) == 2
+        assert f"'{short}'" in capsys.readouterr().err
 
 
 def test_ctrl_c_ends_with_130_and_no_traceback(monkeypatch, capsys):
@@ -119,3 +136,4 @@ def test_importing_the_command_line_is_light():
     loaded = {name.split(".")[0] for name in modules.split()}
     assert "minigrad" in loaded
     assert not loaded & {"matplotlib", "tqdm", "threadpoolctl", "cupy", "IPython", "torch"}
+    assert not loaded & {"jupytext", "nbformat", "nbclient", "nbgrader"}

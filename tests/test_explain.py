@@ -538,3 +538,22 @@ def test_every_tool_says_what_it_is_for():
     for tool in (check, grade, predicted, corrected, chosen, forbid, score, WrongAnswer):
         assert tool.__doc__
         assert getattr(checking, tool.__name__) is tool
+
+
+@pytest.mark.parametrize(
+    "body", ["eval('mg.train_step')", "globals()['x']", "getattr(mg, 'train' + '_step')"]
+)
+def test_ways_to_reach_a_name_without_writing_it_down_are_refused(body):
+    names = {"__name__": "__main__", "mg": mg}
+    exec(f"def mine():\n    return {body}", names)
+    with pytest.raises(WrongAnswer, match="which it is to do by itself"):
+        forbid(names["mine"], "train_step")
+
+
+def test_a_text_that_says_it_is_equal_to_everything_is_not_the_right_choice():
+    class Liar(str):
+        __eq__ = lambda self, other: True  # noqa: E731
+        __hash__ = str.__hash__
+
+    with pytest.raises(WrongAnswer, match="no, that"):
+        chosen("a", Liar("b"), because={"b": "no, that is b"})

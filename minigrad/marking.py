@@ -1,0 +1,234 @@
+"""The points of an answered exercise: `minigrad check FILE`, and why they were not all given.
+
+The cells that a student cannot change are taken from the exercise's source, as nbgrader does it,
+and run in order with the student's answers in place. An installed package holds no sources: then
+the cells of the file itself are run, which say right or wrong but give no points.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import io
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from minigrad.checking import WrongAnswer
+from minigrad.exercises import (
+    STUB,
+    TEXT_STUB,
+    drawn,
+    in_a_line,
+    is_text,
+    read,
+    sources,
+    variant_of,
+)
+
+
+@dataclass
+class Result:
+    """What came of one graded cell. points: None if a person gives them."""
+
+    name: str
+    points: float | None
+    out_of: float
+    said: str = ""
+
+
+def answers_in(cells: Iterable[Any]) -> dict[str, str]:
+    """What stands in each answer cell, by its id."""
+    found = {}
+    for cell in cells:
+        mark = _mark(cell)
+        name = cell.metadata.get("answer") or cell.metadata.get("manual")
+        if mark.get("solution"):
+            name = mark.get("grade_id")
+        if isinstance(name, str):
+            found[name] = cell.source
+    return found
+
+
+def added_in(cells: Iterable[Any]) -> dict[str, list[str]]:
+    """The cells of code that a student added, by the id of the answer that they stand before."""
+    found: dict[str, list[str]] = {}
+    waiting: list[str] = []
+    for cell in cells:
+        mark = _mark(cell)
+        if mark.get("solution"):
+            found[str(mark.get("grade_id"))], waiting = waiting, []
+        elif not is_text(cell) and not mark.get("grade_id"):
+            waiting.append(cell.source)
+    return found
+
+
+def _mark(cell: Any) -> dict[str, Any]:
+    """What nbgrader wrote into a cell: nothing, if somebody put something else there."""
+    mark = cell.metadata.get("nbgrader")
+    return mark if isinstance(mark, dict) else {}
+
+
+def grade(
+    cells: list[Any], answers: dict[str, str], added: dict[str, list[str]] | None = None
+) -> list[Result]:
+    """The points of each answer: the source's cells run in order, with these answers in place.
+
+    cells: of one variant, of the source. answers: by id; one that is missing is taken as not given.
+    added: cells that the student put before an answer. What the source's own cells have set, and
+    its solutions do not set, is set again after each answer: no answer can replace what it is
+    compared with. (One that changes the library itself, in this process, can: read what looks odd.)
+    Raises RuntimeError if the exercise itself is at fault.
+    """
+    names: dict[str, Any] = {"__name__": "__main__"}
+    free = {name for cell in cells if "answer" in cell.metadata for name in set_by(cell.source)}
+    fixed: dict[str, Any] = {}
+    results: list[Result] = []
+    errors: dict[str, str] = {}
+    answered = False
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        for cell in cells:
+            word = cell.metadata
+            if "manual" in word:
+                results.append(_by_hand(word, answers))
+            if is_text(cell) or "wrong" in word:
+                continue
+            if "answer" in word:
+                answered, name = True, word["answer"]
+                for source in (added or {}).get(name, ()):
+                    run_cell(source, names)
+                _, _, error = run_cell(answers.get(name, "\n".join(STUB)), names)
+                names.update(fixed)
+                if error:
+                    errors[name] = error
+                continue
+            value, said, error = run_cell(cell.source, names)
+            fixed |= {n: names[n] for n in set_by(cell.source) - free if n in names}
+            name = word.get("check") or word.get("test")
+            if error and name:
+                errors.setdefault(name, error)
+            if "test" in word:
+                results.append(_result(name, value, word["points"], said, error, errors.get(name)))
+            elif error and not name and not answered:
+                raise RuntimeError(f"a cell of the exercise failed: {error}\n{cell.source}")
+    return results
+
+
+def set_by(source: str) -> set[str]:
+    """The names that a cell sets, outside of its functions: variables, functions, imports."""
+    found, stack = set(), list(ast.parse(source).body)
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+            continue
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.alias):
+            found.add(node.asname or node.name.partition(".")[0])
+        stack += ast.iter_child_nodes(node)
+    return found
+
+
+def _by_hand(word: Any, answers: dict[str, str]) -> Result:
+    """The result of a cell that a person grades: 0 if there is nothing to read."""
+    empty = answers.get(word["manual"], TEXT_STUB).strip() in ("", TEXT_STUB)
+    said = "not answered yet" if empty else "a person reads it"
+    return Result(word["manual"], 0 if empty else None, word["points"], said)
+
+
+def _result(name, value, out_of, said, error, first_error) -> Result:
+    if error:
+        return Result(name, 0, out_of, first_error or error)
+    if not isinstance(value, int | float) or not 0 <= value <= out_of:
+        raise RuntimeError(f"the tests of {name} end in {value!r}, expected 0 to {out_of} points")
+    lines = said.strip().splitlines()
+    return Result(name, value, out_of, lines[-1] if value < out_of and lines else "right")
+
+
+def run_cell(source: str, names: dict[str, Any]) -> tuple[Any, str, str | None]:
+    """Run a cell as Jupyter does: (value of its last line, what it printed, its error or None)."""
+    printed, value, failure = io.StringIO(), None, None
+    try:
+        body = ast.parse(source, "<cell>").body
+        last = body.pop() if body and isinstance(body[-1], ast.Expr) else None
+        with contextlib.redirect_stdout(printed):
+            exec(compile(ast.Module(body, []), "<cell>", "exec"), names)
+            if last is not None:
+                value = eval(compile(ast.Expression(last.value), "<cell>", "eval"), names)
+    except KeyboardInterrupt:  # the only one that is not the answer's
+        raise
+    except WrongAnswer as answer:
+        failure = str(answer)
+    except NotImplementedError:
+        failure = "not answered yet"
+    except BaseException as error:
+        failure = f"{type(error).__name__}: {in_a_line(error)}"
+    return value, "" if printed.closed else printed.getvalue(), failure
+
+
+# ----------------------------------------------------------------------- the command line
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `minigrad check`."""
+    parser.add_argument("file", metavar="FILE", help="an exercise: a notebook, or a .py of cells")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Grade a file and print why points are missing. Exit code 0 if none is, 1 if some are."""
+    try:
+        given = read(args.file)
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentError(None, f"{error}; give the notebook of an exercise") from error
+    except ImportError as error:
+        what = f"minigrad check needs {error.name}, which is not installed"
+        raise argparse.ArgumentError(None, f"{what}; python -m pip install jupytext") from error
+    answers = answers_in(given)
+    if not answers:
+        what = f"{args.file} holds no cell with an answer, expected an exercise"
+        raise argparse.ArgumentError(None, f"{what}; `minigrad course DIR` writes them")
+    source = source_of(answers)
+    if source is None:
+        return check_alone(given)
+    results = grade(drawn(read(source), variant_of(given)), answers, added_in(given))
+    for result in results:
+        points = (
+            "  by a person" if result.points is None else f"{result.points:g} of {result.out_of:g}"
+        )
+        print(f"{result.name:<24} {points:<12} {result.said}")
+    earned = sum(result.points or 0 for result in results)
+    by_hand = sum(result.out_of for result in results if result.points is None)
+    machine = sum(result.out_of for result in results) - by_hand
+    more = f", and up to {by_hand:g} more by a person" if by_hand else ""
+    print(f"{earned:g} of {machine:g} points{more}")
+    return int(earned < machine)
+
+
+def source_of(answers: dict[str, str]) -> Path | None:
+    """The source of the exercise that asks for these answers, if it is here."""
+    return next((path for path in sources() if answers.keys() & answers_in(read(path))), None)
+
+
+def check_alone(cells: list[Any]) -> int:
+    """Run a file as it is, and say of each check whether it is content."""
+    print("the sources of the exercises are not installed: only the checks in the file are run")
+    names: dict[str, Any] = {"__name__": "__main__"}
+    errors: dict[str, str] = {}
+    wrong = 0
+    with tempfile.TemporaryDirectory() as place, contextlib.chdir(place):
+        for cell in cells:
+            if is_text(cell):
+                continue
+            name = str(_mark(cell).get("grade_id", ""))
+            answer = name.removesuffix("-check")
+            _, _, error = run_cell(cell.source, names)
+            if error:
+                errors.setdefault(answer, error)
+            if answer != name:
+                print(f"{answer:<24} {errors.get(answer, 'right')}")
+                wrong += answer in errors
+    return int(wrong > 0)

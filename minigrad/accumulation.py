@@ -4,6 +4,8 @@ A *window* is the micro-batches that make one update. A loss is a sum with a wei
 gradient of a sum is the sum of the gradients, and `backward` adds (tensor.py). So the gradients of
 the micro-batches simply add up where they are, in `.grad`, whatever the sizes. At the end of the
 window they are divided, once, by the weight that was seen: in `Window.finish`, and nowhere else.
+
+Taught in lesson 04 and lesson 05.
 """
 
 from __future__ import annotations

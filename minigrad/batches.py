@@ -2,6 +2,8 @@
 
 A batch is (inputs, *targets), each an array or a tuple or dict of arrays, all of which have the
 samples along axis 0. Its micro-batches are slices of that axis, and views: nothing is copied.
+
+Taught in lesson 04.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Read `train` first, which is how a training loop is written with minigrad, then
 `train_without_dividing`, which is how a loop by hand goes wrong. `experiment` runs the first twice
 and the second once, from the same seed; `table`, `conclusions` and `figure` show what came out.
+
+Taught in lesson 00.
 """
 
 from __future__ import annotations

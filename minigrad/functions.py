@@ -4,6 +4,8 @@
 result, and a pullback returns one gradient per parent. Sorted by complexity: elementwise functions,
 reductions, joining and looking up, and last the fused operations, whose closed-form gradients are
 derived in a comment and held against the composition of simple operations by a test.
+
+Taught in lesson 03.
 """
 
 from __future__ import annotations

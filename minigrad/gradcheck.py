@@ -3,6 +3,8 @@
 For y = f(x) and any weights c of the outputs, the slope of F(h) = c . f(x + h d) at 0 along d is
 (8 F(h) - 8 F(-h) - F(2h) + F(-2h)) / 12h up to O(h^4): no gradient is needed to compute it. It must
 equal grad . d. Random c and d make it all but impossible for a wrong gradient to pass.
+
+Taught in lesson 02.
 """
 
 from __future__ import annotations

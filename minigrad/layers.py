@@ -1,4 +1,7 @@
-"""Modules: parameters with a name, and the functions that use them."""
+"""Modules: parameters with a name, and the functions that use them.
+
+Taught in lesson 03.
+"""
 
 from __future__ import annotations
 

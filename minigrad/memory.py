@@ -1,4 +1,7 @@
-"""The memory meter: how many bytes a block of code held at most, and how many it left behind."""
+"""The memory meter: how many bytes a block of code held at most, and how many it left behind.
+
+Taught in lesson 00.
+"""
 
 from __future__ import annotations
 

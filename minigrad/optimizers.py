@@ -4,6 +4,8 @@ The parameters lie side by side in one flat array, and their gradients and the o
 arrays like it (flat.py): an update is then a few lines over vectors, as in the papers. What must
 happen once per update, weight decay and the count of updates, happens in here; that an update is
 made once a window is training.py's.
+
+Taught in lesson 03 and lesson 06.
 """
 
 from __future__ import annotations

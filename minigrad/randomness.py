@@ -4,6 +4,8 @@ A dropout mask must not depend on how a batch was split, nor on how often it is 
 is not the next number of a stream but a function of where it is used: (seed, update, index of the
 sample in the batch, layer, call). Philox (Salmon et al. 2011) is such a function: a counter goes
 in, four random words come out. NumPy keeps its raw words the same from version to version.
+
+Taught in lesson 06.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Give one to an optimizer in place of a number: `mg.SGD(parameters, lr=mg.cosine(0.1, 1000))`. The
 optimizer counts updates, so a schedule cannot be advanced once a micro-batch by mistake.
+
+Taught in lesson 06.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Accumulation for loops that stream micro-batches: where the window is not one batch in memory."""
+"""Accumulation for loops that stream micro-batches: where the window is not one batch in memory.
+
+Taught in lesson 05.
+"""
 
 from __future__ import annotations
 

@@ -13,6 +13,8 @@ Tensors that no operation made, the only ones whose gradients are kept, in `.gra
 
 While the tape is walked, gradients are added in two functions only, `_add_to_node` and
 `_add_to_leaf`. Read from the top; the operators (+, *, @, ...) come last.
+
+Taught in lesson 02.
 """
 
 from __future__ import annotations

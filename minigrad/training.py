@@ -3,6 +3,8 @@
 `train_step` is for a batch that is there; streaming.py for micro-batches that come one by one. Both
 end in `finish_update`, which is the whole order: divide, look, clip, step, average, statistics.
 Until its last lines nothing but gradients has changed, so that an error changes nothing.
+
+Taught in lesson 03 and lesson 06.
 """
 
 from __future__ import annotations

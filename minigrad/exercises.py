@@ -199,12 +199,12 @@ def copy_of(cells: list[Any], lesson: str, solutions: bool = False) -> list[Any]
     lesson: begins the ids of cells that have none. Raises ValueError if an id occurs twice.
     """
     made, ids = [], set()
-    for number, cell in enumerate(copy.deepcopy(cells)):
+    for cell in copy.deepcopy(cells):
         if "wrong" in cell.metadata:
             continue
         kind = next((word for word in WORDS if word in cell.metadata), None)
         points = cell.metadata.pop("points", None)
-        name = cell.metadata.pop(kind) if kind else f"{lesson}-cell-{number:02}"
+        name = cell.metadata.pop(kind) if kind else f"{lesson}-cell-{len(made):02}"
         grade_id = f"{name}-{kind}" if kind in ("check", "test") else name
         if grade_id in ids:
             raise ValueError(f"{lesson} has two cells {grade_id!r}, expected one; rename one")

@@ -855,6 +855,16 @@ def test_an_exercise_has_what_every_exercise_has(path, variant):
     assert "Write" in text
 
 
+@each
+def test_whichever_fault_is_planted_a_copy_has_the_same_ids_and_as_many_cells(path):
+    """No id tells which it is, and no misspelt `when` leaves the loop out."""
+    cells, ids = exercises.read(path), set()
+    for seed in range(40):
+        copied = exercises.copy_of(exercises.drawn(cells, seed), path.stem[:2])
+        ids.add(tuple(cell.metadata["nbgrader"]["grade_id"] for cell in copied))
+    assert len(ids) == 1
+
+
 def test_the_ids_of_all_exercises_are_different_and_begin_with_their_lesson():
     ids = []
     for path in REAL:

@@ -184,10 +184,11 @@ def _assign(source: str, values: dict[str, Any]) -> str:
 
 
 def variant_of(cells: Iterable[Any]) -> int | None:
-    """The seed that a copy was drawn from, as its parameters say."""
-    seed = rf"^variant = (\d{{1,{DIGITS}}})\b"
-    found = [re.search(seed, cell.source, re.MULTILINE) for cell in cells]
-    return next((int(match[1]) for match in found if match), None)
+    """The seed that a copy was drawn from: the first line that sets it, before any answer, says."""
+    line = rf"^variant = (None|\d{{1,{DIGITS}}})\b"
+    found = [re.search(line, cell.source, re.MULTILINE) for cell in cells]
+    seed = next((match[1] for match in found if match), "None")
+    return None if seed == "None" else int(seed)
 
 
 # ------------------------------------------------------------------------------ copies

@@ -525,6 +525,15 @@ def test_a_variant_is_graded_by_its_own_numbers(source, tmp_path, capsys):
         assert checked(student_of(cells, path), capsys)[0] == 0
 
 
+def test_a_student_who_calls_something_variant_is_graded_by_the_numbers_of_the_copy(
+    cells, tmp_path, capsys
+):
+    path = student_of(cells, tmp_path / "x.ipynb", predict="variant = 2\nprediction = 1")
+    name = student_of(cells, tmp_path / "y.ipynb", mean=f"{SOLUTION}\nvariant = 2")
+    assert exercises.variant_of(exercises.read(path)) is None
+    assert checked(path, capsys)[0] == checked(name, capsys)[0] == 0
+
+
 def test_the_exercise_can_be_a_script_of_cells(cells, tmp_path, capsys):
     for answer in (SOLUTION, f"{DEF}return sum(parts) / 3", f"{DEF}return None"):
         path = student_of(cells, tmp_path / "x.ipynb", mean=answer)

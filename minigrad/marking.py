@@ -191,9 +191,12 @@ def run(args: argparse.Namespace) -> int:
     if not answers:
         what = f"{args.file} holds no cell with an answer, expected an exercise"
         raise argparse.ArgumentError(None, f"{what}; `minigrad course DIR` writes them")
+    if not sources():
+        return check_alone(given)
     source = source_of(answers)
     if source is None:
-        return check_alone(given)
+        what = f"{args.file} answers {next(iter(answers))!r}, which no exercise here asks for"
+        raise argparse.ArgumentError(None, f"{what}; `minigrad course DIR` writes those there are")
     results = grade(drawn(read(source), variant_of(given)), answers, added_in(given))
     for result in results:
         points = (
@@ -209,7 +212,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def source_of(answers: dict[str, str]) -> Path | None:
-    """The source of the exercise that asks for these answers, if it is here."""
+    """The source of the exercise that asks for one of these answers."""
     return next((path for path in sources() if answers.keys() & answers_in(read(path))), None)
 
 
@@ -218,7 +221,7 @@ def check_alone(cells: list[Any]) -> int:
     print("the sources of the exercises are not installed: only the checks in the file are run")
     names: dict[str, Any] = {"__name__": "__main__"}
     errors: dict[str, str] = {}
-    wrong = 0
+    right: list[bool] = []
     with tempfile.TemporaryDirectory() as place, contextlib.chdir(place):
         for cell in cells:
             if is_text(cell):
@@ -230,5 +233,7 @@ def check_alone(cells: list[Any]) -> int:
                 errors.setdefault(answer, error)
             if answer != name:
                 print(f"{answer:<24} {errors.get(answer, 'right')}")
-                wrong += answer in errors
-    return int(wrong > 0)
+                right.append(answer not in errors)
+    if not right:
+        print("the file holds no check; `minigrad course DIR` writes the exercise anew")
+    return int(not right or not all(right))

@@ -663,6 +663,12 @@ def test_what_is_no_file_is_refused_in_one_sentence(source, tmp_path, capsys):
     refused(source / "x.ipynb", capsys)
 
 
+def test_a_notebook_of_another_course_is_refused_in_one_sentence(cells, tmp_path, capsys):
+    path = student_of(cells, tmp_path / "x.ipynb")
+    path.write_text(path.read_text(encoding="utf-8").replace("99-", "other-"), encoding="utf-8")
+    assert "answers 'other-predict', which no exercise here asks for" in refused(path, capsys)
+
+
 def test_a_lesson_is_no_exercise(capsys):
     for lesson in sorted((PACKAGE.parent / "lessons").glob("[0-9][0-9]_*.py"))[:1]:
         assert "holds no cell with an answer, expected an exercise" in refused(lesson, capsys)
@@ -724,6 +730,18 @@ def test_without_sources_the_checks_of_the_file_say_right_or_wrong(
         assert "sources of the exercises are not installed" in output
         assert reason in output
         assert output.splitlines()[1].split() == ["99-predict", "right"]
+
+
+def test_without_sources_a_file_whose_checks_were_deleted_is_not_right(
+    cells, installed, tmp_path, capsys
+):
+    path = student_of(cells, tmp_path / "x.ipynb")
+    made = nbformat.read(path, as_version=4)
+    made.cells = [c for c in made.cells if not c.metadata["nbgrader"]["locked"]]
+    exercises.write(made, path)
+    code, output, errors = checked(path, capsys)
+    assert (code, errors) == (1, "")
+    assert "the file holds no check" in output
 
 
 # -------------------------------------------------------------------------- the real exercises

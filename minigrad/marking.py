@@ -11,6 +11,7 @@ import argparse
 import ast
 import contextlib
 import io
+import re
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -150,7 +151,11 @@ def _result(name, value, out_of, said, error, first_error) -> Result:
 
 
 def run_cell(source: str, names: dict[str, Any]) -> tuple[Any, str, str | None]:
-    """Run a cell as Jupyter does: (value of its last line, what it printed, its error or None)."""
+    """Run a cell as Jupyter does: (value of its last line, what it printed, its error or None).
+
+    Lines for Jupyter itself, such as `%matplotlib inline` and `!ls`, are left out.
+    """
+    source = re.sub(r"^(?=%{1,2}[a-z]|!)", "# ", source, flags=re.MULTILINE)
     printed, value, failure = io.StringIO(), None, None
     try:
         body = ast.parse(source, "<cell>").body

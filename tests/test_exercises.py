@@ -440,6 +440,7 @@ def test_an_answer_cannot_replace_what_grades_it(cells, trick):
         "import os; os.chdir('..')",
         "import pathlib; pathlib.Path('rubbish.txt').write_text('x')",
         "parts = expected = None",
+        "%matplotlib inline\n!ls\n%timeit 1",
         "__name__ = 'another'",
     ],
 )
@@ -450,6 +451,12 @@ def test_a_right_answer_earns_all_points_whatever_else_it_does(cells, more, caps
     assert capsys.readouterr() == ("", "")
     assert sys.stdout is out
     assert (sorted(PACKAGE.parent.iterdir()), sorted(tmp_path.iterdir())) == before
+
+
+def test_a_magic_is_left_out_and_a_remainder_is_not(cells):
+    assert points(cells, mean=f"%%time\n{SOLUTION}") == POINTS
+    value, _, error = marking.run_cell("y = 4\nx = (7\n% y)\nx", {})
+    assert (value, error) == (3, None)
 
 
 @pytest.mark.parametrize("text", ["del sizes", "sizes = [1, 1, 1]", "def sizes(): pass"])

@@ -103,8 +103,12 @@ def is_text(cell: Any) -> bool:
 
 def in_a_line(error: BaseException) -> str:
     """What an error says, on one line and not without end, whoever wrote it."""
-    said = str(traceback.TracebackException.from_exception(error, limit=0))
-    return " ".join(said.split())[:200]
+    return on_a_line(str(traceback.TracebackException.from_exception(error, limit=0)))
+
+
+def on_a_line(text: str) -> str:
+    """A text on one line, and not without end."""
+    return " ".join(text.split())[:200]
 
 
 # ---------------------------------------------------------------------------- variants

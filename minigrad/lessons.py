@@ -112,7 +112,7 @@ def _cell_differs(old: Any, new: Any, pictures: bool, volatile: bool) -> str | N
         return "it is not the cell of the source"
     if exercises.is_text(old):
         return None
-    if not volatile and old.execution_count != new.execution_count:
+    if old.execution_count != new.execution_count:
         return "it was not run in order"
     if len(old.outputs) != len(new.outputs):
         return f"it has {len(old.outputs)} outputs, expected {len(new.outputs)}"
@@ -195,9 +195,12 @@ def run(args: argparse.Namespace) -> int:
                 made = build(path, lambda number, bar=bar: bar.update(number - bar.n))
                 reasons = _use(args, path, made)
             except CellExecutionError as error:
-                reasons = [f"cell {bar.n} failed with {error.ename}: {error.evalue}"]
-            except (CellTimeoutError, DeadKernelError) as error:
-                reasons = [f"cell {bar.n} did not end: {error}"]
+                said = exercises.on_a_line(f"{error.ename}: {error.evalue}")
+                reasons = [f"cell {bar.n} failed with {said}"]
+            except CellTimeoutError:
+                reasons = [f"cell {bar.n} did not end in {TIMEOUT} s, in which each cell must"]
+            except DeadKernelError:
+                reasons = [f"cell {bar.n} ended the kernel: is there enough memory for it?"]
         rows.append((path.stem, cells, perf_counter() - start, len(reasons)))
         wrong += [f"{path.stem}: {reason}" for reason in reasons]
     print(f"{'lesson':<24}{'cells':>6}{'seconds':>9}")
@@ -230,7 +233,11 @@ def check(copies: list[tuple[Path, Any]]) -> list[str]:
         if not file.exists():
             found.append(f"{file.name} is missing; minigrad lessons --build writes it")
             continue
-        committed = nbformat.read(file, as_version=4)
+        try:
+            committed = nbformat.read(file, as_version=4)
+        except ValueError:  # what git leaves in it after a conflict, say
+            found.append(f"{file.name} is no notebook; minigrad lessons --build writes it anew")
+            continue
         if source.parent.name != "exercises":
             found += differences(committed, built)
         elif committed != built:

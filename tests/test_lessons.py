@@ -273,6 +273,38 @@ def test_a_lesson_that_fails_is_named_with_its_cell_and_error(small, capsys):
     )
 
 
+def failed(small, code, capsys) -> str:
+    """What is said of a lesson whose second cell of code is this: one line, below the table."""
+    small.write_text(f"# %%\n1\n\n# %%\n{code}\n")
+    assert cli.main(["lessons"]) == 1
+    title, table, sentence = capsys.readouterr().out.splitlines()
+    assert title.startswith("lesson")
+    assert table.endswith("WRONG")
+    return sentence
+
+
+def test_an_error_without_end_is_cut_and_stands_on_one_line(small, capsys):
+    said = failed(small, "raise ValueError('a\\nb' + 'x' * 1000)", capsys)
+    assert said.startswith("07_small: cell 1 failed with ValueError: a bxxx")
+    assert len(said) < 300
+
+
+def test_a_cell_that_ends_the_kernel_or_does_not_end_is_named(small, capsys, monkeypatch):
+    said = failed(small, "import os\nos._exit(1)", capsys)
+    assert said == "07_small: cell 1 ended the kernel: is there enough memory for it?"
+    monkeypatch.setattr(lessons, "TIMEOUT", 1)
+    said = failed(small, "import time\ntime.sleep(60)", capsys)
+    assert said == "07_small: cell 1 did not end in 1 s, in which each cell must"
+
+
+def test_a_notebook_that_git_left_in_conflict_is_named(small, capsys):
+    small.with_suffix(".ipynb").write_text("<<<<<<< HEAD\n{}\n")
+    assert cli.main(["lessons", "--check"]) == 1
+    said = "07_small.ipynb is no notebook; minigrad lessons --build writes it anew"
+    assert said in capsys.readouterr().out
+    assert cli.main(["lessons", "--build"]) == cli.main(["lessons", "--check"]) == 0
+
+
 def test_bad_arguments_get_one_sentence(small, capsys, monkeypatch):
     assert cli.main(["lessons", "99"]) == 2
     assert "'99' is no lesson, expected one of 07_small" in capsys.readouterr().err

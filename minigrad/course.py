@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         what = f"{place} cannot be written: {error.strerror}"
         raise argparse.ArgumentError(None, f"{what}; give another folder") from error
     except ImportError as error:
-        what = f"minigrad course needs {error.name} for this, which is not installed"
+        what = f"{error.name} is not installed, and drawing an exercise needs it"
         raise argparse.ArgumentError(None, f"{what}; python -m pip install jupytext") from error
     return 0
 

@@ -249,8 +249,9 @@ def chosen(names: list[str]) -> list[Path]:
     """The lessons of these numbers or names, all if there is none, as scripts or notebooks."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
-        what = f"minigrad lessons needs {', '.join(missing)}, expected it to be installed"
-        raise argparse.ArgumentError(None, f'{what}; python -m pip install -e ".[lessons]"')
+        be, it = ("is", "it") if len(missing) == 1 else ("are", "them")
+        what = f"{', '.join(missing)} {be} not installed, and running a lesson needs {it}"
+        raise argparse.ArgumentError(None, f"{what}; python -m pip install {' '.join(missing)}")
     found = {path.stem: path for path in sorted(exercises.folder().glob("[0-9][0-9]_*.ipynb"))}
     found |= {path.stem: path for path in sorted(exercises.folder().glob("[0-9][0-9]_*.py"))}
     paths = []

@@ -190,7 +190,7 @@ def run(args: argparse.Namespace) -> int:
     except (OSError, ValueError) as error:
         raise argparse.ArgumentError(None, f"{error}; give the notebook of an exercise") from error
     except ImportError as error:
-        what = f"minigrad check needs {error.name}, which is not installed"
+        what = f"{error.name} is not installed, and reading an exercise needs it"
         raise argparse.ArgumentError(None, f"{what}; python -m pip install jupytext") from error
     answers = answers_in(given)
     if not answers:

@@ -279,7 +279,7 @@ def test_an_installed_package_holds_no_sources_and_says_so(small, capsys, more):
 def test_without_jupytext_a_sentence_says_what_to_install(small, capsys, monkeypatch, more):
     monkeypatch.setitem(sys.modules, "jupytext", None)
     said = refused(capsys, "a", *more)
-    assert "needs jupytext for this, which is not installed; python -m pip install jupy" in said
+    assert "jupytext is not installed, and drawing an exercise needs it; python -m pip" in said
     monkeypatch.setitem(sys.modules, "nbformat", None)
     made(capsys, "b")
 

@@ -701,7 +701,7 @@ def test_without_jupytext_a_sentence_says_what_to_install(monkeypatch, tmp_path,
     code, output, errors = checked(tmp_path / "x.ipynb", capsys)
     assert (code, output) == (2, "")
     assert errors == (
-        "minigrad check: minigrad check needs jupytext, which is not installed; "
+        "minigrad check: jupytext is not installed, and reading an exercise needs it; "
         "python -m pip install jupytext\n"
     )
 

@@ -308,9 +308,12 @@ def test_a_notebook_that_git_left_in_conflict_is_named(small, capsys):
 def test_bad_arguments_get_one_sentence(small, capsys, monkeypatch):
     assert cli.main(["lessons", "99"]) == 2
     assert "'99' is no lesson, expected one of 07_small" in capsys.readouterr().err
-    monkeypatch.setattr(lessons, "NEEDED", ("absent_package",))
+    monkeypatch.setattr(lessons, "NEEDED", ("absent", "jupytext", "missing"))
     assert cli.main(["lessons"]) == 2
-    assert "minigrad lessons needs absent_package" in capsys.readouterr().err
+    assert capsys.readouterr().err == (
+        "minigrad lessons: absent, missing are not installed, and running a lesson needs them; "
+        "python -m pip install absent missing\n"
+    )
 
 
 def test_an_installed_package_runs_its_notebooks_but_does_not_build_them(small, capsys):

@@ -13,7 +13,7 @@ from numbers import Real
 from types import CodeType, FunctionType
 from typing import Any
 
-from minigrad.explain import Reason, explain
+from minigrad.explain import explain
 
 DETOURS = ("eval", "exec", "globals", "getattr", "__import__")
 
@@ -36,13 +36,9 @@ def check(expected: Any, found: Any, name: str = "", **context: Any) -> None:
     """
     reason = explain(expected, found, **context)
     if reason is not None:
-        raise wrong(reason, name)
+        said = f"{name}: {reason.sentence}" if name else reason.sentence
+        raise WrongAnswer(reason.rule, said)
     print(f"{name or 'your answer'}: right")
-
-
-def wrong(reason: Reason, name: str) -> WrongAnswer:
-    """The exception for a reason."""
-    return WrongAnswer(reason.rule, f"{name}: {reason.sentence}" if name else reason.sentence)
 
 
 def grade(points: float, *checks: Callable[[], Any], partial: Mapping[str, float] | None = None):

@@ -140,7 +140,8 @@ def _unfit(expected: Any, found: Any) -> Reason | None:
     kind = f"an array of shape {right.shape}" if right.shape else "a number"
     if found is None:
         return Reason("nothing", f"your answer is None, expected {kind}: is there a return?")
-    if any(hasattr(one, "requires_grad") for one in [found, *_items(found)]):
+    items = found if isinstance(found, list | tuple) else ()
+    if any(hasattr(one, "requires_grad") for one in [found, *items]):
         what = "a Tensor" if hasattr(found, "requires_grad") else "a list of Tensors"
         return Reason("tensor", f"your answer is {what}, expected {kind}: take the .data of each")
     try:
@@ -159,10 +160,6 @@ def _unfit(expected: Any, found: Any) -> Reason | None:
         fix = "transpose it" if turned else "over which axis is the sum, the mean or the product?"
         return Reason("shape", f"its shape is {answer.shape}, expected {right.shape}: {fix}")
     return None
-
-
-def _items(found: Any) -> Sequence[Any]:
-    return found if isinstance(found, list | tuple) else ()
 
 
 def _holds_numbers(array: Any) -> bool:

@@ -179,7 +179,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run, build or check lessons. Exit code 1 if one fails or differs."""
-    paths = chosen(args.names)
+    paths = paths_of(args.names)
     if args.build and any(path.suffix == ".ipynb" for path in paths):
         what = "--build needs the lessons' sources, which an installed package does not hold"
         raise argparse.ArgumentError(None, f"{what}; use a clone")
@@ -245,7 +245,7 @@ def check(copies: list[tuple[Path, Any]]) -> list[str]:
     return found
 
 
-def chosen(names: list[str]) -> list[Path]:
+def paths_of(names: list[str]) -> list[Path]:
     """The lessons of these numbers or names, all if there is none, as scripts or notebooks."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:

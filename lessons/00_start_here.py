@@ -183,11 +183,11 @@ def train_without_dividing(micro_batch_size):
 
 
 # %% [markdown]
-# To compare the runs we need a measure. A number in float64 has 53 binary digits, so that one
-# operation moves its result by at most $2^{-53}$ of it. This is our **unit of rounding**, in books
-# the *unit roundoff* $u$. Sums of the same numbers in two orders are rounded at other places: they
-# may differ by a few units, which is nobody's fault. The measure is a function of the package;
-# `show_source` prints it, with its file and lines.
+# To compare the runs we need a measure. A number in float64 has 53 binary digits, so that rounding
+# moves the result of one operation by at most $2^{-53}$ of it. This is our **unit of rounding**, in
+# books the *unit roundoff* $u$. Sums of the same numbers in two orders are rounded at other places:
+# they may differ by a few units (by more where large numbers cancel), which is nobody's fault. The
+# measure is a function of the package; `show_source` prints it, with its file and lines.
 
 # %%
 from minigrad.demo import ROUNDING, UNIT, units
@@ -213,6 +213,7 @@ forgot_apart = np.array([units(a, b) for a, b in zip(whole, forgot)])
 assert split_apart.max() < ROUNDING  # 1000 units
 assert units(whole_weights, split_weights) < ROUNDING
 assert k == 1 or forgot_apart.max() > 1e12 * ROUNDING
+assert k == 1 or forgot.min() > 10 * whole[-1]  # it does not settle anywhere near
 assert whole[-1] < whole[0] / 10  # it learns
 print(f"loss of the last batch: {whole[-1]:.4f} at once, {split[-1]:.4f} in {k} parts")
 print(f"                        {forgot[-1]:.4f} in the loop that forgets to divide")
@@ -285,7 +286,8 @@ plotting.show(
     "00-two-runs",
     f"The loss of one batch of {N} falls from {whole[0]:.2f} to {whole[-1]:.2f} in {updates} "
     f"updates. That of {k} micro-batches lies on it: they differ by less than {ROUNDING} units of "
-    f"rounding. The loop that forgets to divide ends at {forgot[-1]:.2f}. Memory of one update, as "
+    f"rounding, as the lower plot shows. The loop that forgets to divide ends at {forgot[-1]:.2f}: "
+    f"it soon differs by more than the loss itself. On the right, the memory of one update, as "
     f"recorded: {stays / 1e6:.2f} MB stay; beside them one batch takes {peaks[0] / 1e6:.2f} MB, 8 "
     f"micro-batches of 32 take {peaks[1] / 1e6:.2f} MB, {peaks[0] / peaks[1]:.1f} times less.",
 )
@@ -395,7 +397,7 @@ print(f"with BatchNorm the two gradients are {apart:.2f} of their length apart")
 # - *"The loss went down, so the loop is right."* It can go down in a wrong loop, too; lesson
 #   [03](03_training_loop.ipynb) shows one. Compare **gradients** with those of one batch.
 # - *"The curves differ in the last digit, so something is wrong."* A few units of rounding are the
-#   price of adding in another order. A fault is many powers of ten larger, as the picture shows.
+#   price of adding in another order. Most faults are many powers of ten larger, as in the picture.
 # - *"Accumulation approximates the large batch."* It computes its gradient. Where more than
 #   rounding is between the two, there is a layer like BatchNorm, or a fault.
 # - *"Eight times smaller micro-batches need an eighth of the memory."* Only what grows with $b$

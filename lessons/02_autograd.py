@@ -279,8 +279,9 @@ plotting.show(
 # In the graph of the batch, each path from the root to $w$ goes through one sample. So the sum over
 # paths is a sum over samples, taken in one call. With several calls the same numbers arrive at the
 # same leaf, some now and some later, and the line `+=` cannot tell the difference. **This is why
-# gradient accumulation is exact**, up to the rounding of a sum in another order, and why it needs
-# no code of its own: the line that adds what two paths bring adds what two micro-batches bring.
+# gradient accumulation gives the gradient of the batch**, but for the rounding of a sum in another
+# order, and why it needs no code of its own: the line that adds what two paths bring adds what two
+# micro-batches bring.
 #
 # **Before you run the next cell:** each sample uses $w$ once and squares its error. How many paths
 # lead to $w$ from the loss of $N = 6$ samples? Then change `b` to 4, so that the last micro-batch
@@ -743,9 +744,9 @@ x = mg.Tensor(points, requires_grad=True)
 z = seventh(x)
 z.backward(ones(z))
 truth = x.grad
-assert np.allclose(truth, 7 * points**6, rtol=1e-14)
+assert np.allclose(truth, 7 * points**6, rtol=1e-14, atol=0)
 from_central = (4 * central(points, 0.25) - central(points, 0.5)) / 3
-assert np.allclose(fourth_order(points, 0.25), from_central, rtol=1e-12)
+assert np.allclose(fourth_order(points, 0.25), from_central, rtol=1e-12, atol=0)
 
 # Relative to f' = 7 x^6: f''' = 210 x^4 gives 5 (h/x)^2, the fifth, 2520 x^2, gives 12 (h/x)^4.
 rounding = rms(u * points / 7)  # at h = 1: u f / f'
@@ -781,8 +782,8 @@ plotting.show(
     figure,
     "02-step",
     f"The relative error of two difference quotients of x to the 7th against the step h. Points: "
-    f"measured; lines: predicted. To the right both fall with slope -1, which is rounding, and "
-    f"then rise with slopes 2 and 4, which is truncation. The best steps are predicted at "
+    f"measured; lines: predicted. From left to right both fall with slope -1, which is rounding, "
+    f"and then rise with slopes 2 and 4, which is truncation. The best steps are predicted at "
     f"{best['central']:.0e} and {best['fourth order']:.0e}, and measured within a factor of 4; the "
     f"formula of fourth order comes more than 20 times further down.",
 )
@@ -794,7 +795,7 @@ plotting.show(
 # element. `mg.gradcheck` takes one number instead: it draws random weights $c$ for the outputs and
 # a random direction $d$ for an input, and compares the slope of $F(h) = c \cdot f(x + h d)$ at 0,
 # by the formula of fourth order, with $\mathrm{grad} \cdot d$. A wrong gradient passes only if its
-# error is nearly at a right angle to a random direction, and that three times.
+# error is tiny, or nearly at a right angle to a random direction, and that three times.
 #
 # But a check that never fails proves nothing. So **plant an error and see it caught**, one for each
 # mistake that you fear. As an operation we take $y = x s$ with $s = 1 / (1 + e^{-x})$, which is
@@ -877,7 +878,7 @@ show_source(tensor._add_to_node, tensor._add_to_leaf)
 #
 # - An operation records its parents and its pullback; `backward` walks the tape from the root.
 # - The gradient is the sum over paths of the products along them; hence `+=`.
-# - Paths, samples, micro-batches: one sum, made by the same line. Accumulation is exact by it.
+# - Paths, samples, micro-batches: one sum, made by the same line: gradient accumulation.
 # - A node is walked when all that used it have been: first borrow, then allocate, then in place.
 # - Check by differences of fourth order in a random direction, and check the checker.
 #

@@ -326,14 +326,15 @@ plotting.show(
     figure,
     "03-optimizers",
     "Left: paths to the lowest point (cross) of a valley, 50 times as curved across as along. SGD "
-    "jumps from side to side and creeps along; momentum swings, and gathers speed along; Adam's "
+    "jumps from side to side and creeps along it; momentum swings, and gathers speed; Adam's "
     f"first steps are as long along as across. Right: distance after 60 updates: {ends}.",
 )
 
 # %% [markdown]
-# Both steps of Adam have the length lr: at the first update $m/\sqrt{v}$ is $g/|g|$, the sign. So
-# the gradient's scale is lost on Adam, while SGD passes each factor on; that will matter when a
-# loop forgets to divide. (Change the rate of SGD to `0.041`: beyond 2/50 it no longer comes down.)
+# Both steps of Adam have the length lr, but for $\epsilon$: at the first update the fraction is
+# $g/|g|$, the sign. So the gradient's scale is lost on Adam, while SGD passes each factor on; that
+# will matter when a loop forgets to divide. (Change the rate of SGD to `0.041`: beyond 2/50 it no
+# longer comes down.)
 #
 # ## 5 · Six words
 #
@@ -418,7 +419,7 @@ losses, summed, forgotten = first_loop(clear=False)
 rolling, _, _ = first_loop(clear=True, momentum=1.0)
 
 assert far(summed[1], g[0] + g[1]) < 1e-12
-assert np.allclose(losses, rolling, rtol=1e-6)
+assert np.allclose(losses, rolling, rtol=1e-9, atol=0)  # rounding
 assert forgotten[20] < 0.5 * cleared[20]
 assert forgotten[120] > 2 * cleared[120]
 print("loss before update", *(f"{update:7}" for update in cleared))
@@ -429,7 +430,8 @@ print("the second step of the loop that forgets goes by g_1 + g_2: equal to roun
 # %% [markdown]
 # `backward` adds, and nobody had cleared: the second step goes by $g_1 + g_2$, the third by three
 # gradients. That is momentum with $\mu = 1$, a ball that nothing slows down: the cell has checked
-# that the two loops have the same losses. It gets down sooner, and then it rolls up the other side.
+# that the two loops have the same losses, to rounding. It gets down sooner, and then it rolls up
+# the other side.
 # **"The loss went down" does not prove a loop right.**
 #
 # So: clear once an update, after the step or before the first `backward`, never between the two.
@@ -499,7 +501,7 @@ assert evaluate(reader, x_test, y_test)[0] == evaluate(reader, x_test, y_test)[0
 reader.train()
 noisy = [mg.cross_entropy(reader(x_test), y_test).mean().item() for _ in range(2)]
 assert noisy[0] != noisy[1] > 1.2 * test_loss
-assert set(mg.Dropout(0.5)(np.ones(100)).data) == {0, 2}  # half are 0, the others twice as large
+assert set(mg.Dropout(0.5)(np.ones(100)).data) == {0, 2}  # about half are 0, the others doubled
 print(f"test loss in eval mode: {test_loss:.3f}, each time")
 print(f"test loss in train mode: {noisy[0]:.3f}, and again: {noisy[1]:.3f}")
 
@@ -648,7 +650,7 @@ print("a window that is not finite: no update, ==")
 #
 # ## 9 · The anatomy of one update
 #
-# Which stage reads what, and what does it write? We need not draw this from belief. **It writes**
+# Which stage reads what, and what does it write? We need not take it on trust. **It writes**
 # what is different after the stage. **It reads** what makes a difference: repeat the update with
 # one thing changed just before the stage, and see whether anything that the stage writes comes out
 # otherwise. The cell does so for nine stages and eight things, at the second of two micro-batches.
@@ -886,12 +888,15 @@ show_source(mg.train_step, mg.training.finish_update)
 #
 # ## References
 #
-# - D. E. Rumelhart, G. E. Hinton, R. J. Williams (1986): Learning representations by
-#   back-propagating errors.
-# - B. T. Polyak (1964): Some methods of speeding up the convergence of iteration methods.
-# - D. P. Kingma, J. Ba (2015): Adam: a method for stochastic optimization.
-# - N. Srivastava and others (2014): Dropout: a simple way to prevent neural networks from
-#   overfitting.
-# - R. Pascanu, T. Mikolov, Y. Bengio (2013): On the difficulty of training recurrent neural
-#   networks (clipping by the norm).
-# - E. Alpaydin, C. Kaynak (1998): Optical recognition of handwritten digits (the data).
+# - D. E. Rumelhart, G. E. Hinton, R. J. Williams (1986). Learning representations by
+#   back-propagating errors. *Nature* 323.
+# - B. T. Polyak (1964). Some methods of speeding up the convergence of iteration methods. *USSR
+#   Computational Mathematics and Mathematical Physics* 4. On momentum.
+# - D. P. Kingma, J. Ba (2015). Adam: a method for stochastic optimization. *ICLR*.
+# - N. Srivastava, G. Hinton, A. Krizhevsky, I. Sutskever, R. Salakhutdinov (2014). Dropout: a
+#   simple way to prevent neural networks from overfitting. *Journal of Machine Learning Research*
+#   15.
+# - R. Pascanu, T. Mikolov, Y. Bengio (2013). On the difficulty of training recurrent neural
+#   networks. *ICML*. On clipping by the norm.
+# - E. Alpaydin, C. Kaynak (1998). *Optical Recognition of Handwritten Digits*. UCI Machine Learning
+#   Repository. The digits.

@@ -22,7 +22,7 @@
 # added to what is there; after the last one comes one update. The $k$ micro-batches of one update
 # are a **window**. This is gradient accumulation.
 #
-# Half of what is said about it goes wrong at one question: compared with what? There are four ways
+# Much of what is said about it goes wrong at one question: compared with what? There are four ways
 # to walk through the data:
 #
 # - one small batch of $b$, then an update;
@@ -73,8 +73,8 @@ ways = {  # name: (epoch, updates looked at, rate)
     "k of b, accumulated": (accumulated_epoch, 1, f"{lr:g}"),
 }
 print(f"b = {b}, k = {k}, N = {N}; an epoch has {samples:,} samples\n")
-print("                       samples  updates   samples      updates    numbers   rate for")
-print("                        read     made    per update   per epoch    held     the same path")
+print("                       samples  updates   samples      updates    numbers   rate to go")
+print("                        read     made    per update   per epoch    held     about as far")
 for name, (epoch, updates, rate) in ways.items():
     read = sum(sum(window) for window in epoch[:updates])
     held = numbers_held(max(epoch[0]))
@@ -215,7 +215,7 @@ assert len(cuts) == 2 ** (n - 1)
 assert all(np.all(g == whole) for g in by_sums)  # exact
 right = [bool(np.all(g == whole)) for g in by_means]
 even = [len(set(sizes)) == 1 for sizes in cuts]
-assert right == even  # the mean of means is right for parts of one size, and for no other
+assert right == even  # the mean of means is right for parts of one size, and here for no other
 
 # Why: a sample is 1 / n_j of the mean of its part, and the part 1 / k of the mean of means.
 singles = [accumulated(net, mg.squared_error, [a[i : i + 1] for a in batch], [1]) for i in range(n)]
@@ -281,7 +281,8 @@ plotting.show(figure, "04-every-cut", caption)
 # about accumulation has one of them:
 #
 # - **exact**: `==`. In Fractions; and bit for bit in floats, if no sum needs rounding. Quarters are
-#   such data: a float holds each of their sums, so that the order of adding leaves no trace.
+#   such data: a float holds each of the sums and products here, so that the order of adding leaves
+#   no trace.
 #   Linear layers, ReLU and squared error only add, multiply and compare: they are exact.
 # - **rounding**: the same number, computed in another order. The gap is bounded by a formula.
 # - **different**: the gap would be there in exact arithmetic too: no precision closes it.
@@ -311,10 +312,10 @@ real_batch = rng.standard_normal((n, 3)), rng.standard_normal((n, 2))
 normed = small_net(np.float64, mg.BatchNorm(4)), mg.squared_error, real_batch
 of_one_batch = accumulated(*normed, [n])
 gaps = [gap(accumulated(*normed, sizes), of_one_batch) for sizes in cuts[1:] if min(sizes) > 1]
-assert min(gaps) > 1e-2  # different: the gap is there on every cut
+assert min(gaps) > 1e-2  # different (one sample alone has no spread: left out)
 print(
-    f"different: BatchNorm between: on {len(gaps)} of {len(gaps)} cuts, by at least "
-    f"{100 * min(gaps):.0f} % and up to {100 * max(gaps):.0f} % of the gradient"
+    f"different: BatchNorm between: on all {len(gaps)} cuts into parts of 2 or more, by "
+    f"{100 * min(gaps):.0f} to {100 * max(gaps):.0f} % of the gradient"
 )
 
 # %% [markdown]
@@ -328,12 +329,13 @@ print(
 #
 # $$|g_\text{accumulated} - g_\text{batch}| \le c\,u\,(N + k)\,\frac{1}{W}\sum_{i=1}^{N} |g_i| .$$
 #
-# The constant $c = 8$ for each layer covers what the layers round on their way. The absolute values
-# stand *inside* the sum over samples. It is tempting to use the gradients $\nabla S_j$ of the
-# micro-batches instead, since those are there: $\sum_j |\nabla S_j|$. That is wrong. Samples may
-# cancel inside a micro-batch, and then $\nabla S_j$ is small while its rounding is that of large
-# numbers. The second half of the cell makes such a case: each sample has a twin with the same input
-# and almost the opposite error.
+# Both gradients are such sums. The constant $c = 8$ for each layer leaves room for that, and for
+# what the layers round on their way; this part is a rule that the tests hold minigrad to, and no
+# theorem. The absolute values stand *inside* the sum over samples. It is tempting to use the
+# gradients $\nabla S_j$ of the micro-batches instead, since those are there: $\sum_j |\nabla S_j|$.
+# That is wrong. Samples may cancel inside a micro-batch, and then $\nabla S_j$ is small while its
+# rounding is that of large numbers. The second half of the cell makes such a case: each sample has
+# a twin with the same input and almost the opposite error.
 
 
 # %%
@@ -696,12 +698,12 @@ show_source(mg.accumulate, mg.accumulation.run)
 #
 # ## References
 #
-# - D. E. Rumelhart, G. E. Hinton, R. J. Williams (1986). *Learning representations by
-#   back-propagating errors.* Nature 323, 533-536: the derivatives are accumulated over all cases
+# - D. E. Rumelhart, G. E. Hinton, R. J. Williams (1986). Learning representations by
+#   back-propagating errors. *Nature* 323, 533-536. They accumulate the derivatives over all cases
 #   before the weights are changed.
-# - N. J. Higham (1993). *The accuracy of floating point summation.* SIAM Journal on Scientific
-#   Computing 14, 783-799: the bound on a rounded sum.
-# - S. Ioffe, C. Szegedy (2015). *Batch Normalization: Accelerating Deep Network Training by
-#   Reducing Internal Covariate Shift.* ICML.
-# - P. Goyal et al. (2017). *Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour.*
-#   arXiv:1706.02677: one large step against k small ones.
+# - N. J. Higham (1993). The accuracy of floating point summation. *SIAM Journal on Scientific
+#   Computing* 14, 783-799. The bound on a rounded sum.
+# - S. Ioffe, C. Szegedy (2015). Batch normalization: accelerating deep network training by
+#   reducing internal covariate shift. *ICML*.
+# - P. Goyal and others (2017). Accurate, large minibatch SGD: training ImageNet in 1 hour.
+#   arXiv:1706.02677. One large step against k small ones.

@@ -191,7 +191,7 @@ tokens = int((labels != PAD).sum())
 print(f"{len(text)} sentences, a rectangle of {labels.size} places, {tokens} of them tokens")
 padding = 1 - tokens / labels.size
 print(f"{padding:.0%} is padding: a loss sum over {labels.size} is that much too small")
-print(f"loss a token: {losses[0]:.3f} at first, {losses[-1]:.3f} after {adam.updates} updates")
+print(f"loss per token: {losses[0]:.3f} at first, {losses[-1]:.3f} after {adam.updates} updates")
 print(f"what the last window was divided by: {report.weights}")
 
 assert report.weights["token"] == (batch[1] != PAD).sum() < batch[1].size
@@ -253,6 +253,11 @@ assert naive_and_right(T, m) == (Fraction(11, 6), Fraction(11, 12))
 
 
 # %%
+def gradient_of(model):
+    """All gradients of the model, side by side in one array."""
+    return np.concatenate([p.grad.ravel() for p in model.parameters()])
+
+
 def sentence_by_sentence(model, inputs, labels):
     """Of each sentence: tokens (n,), loss sums (n,), gradients of the sums (n, parameters)."""
     counts, totals, gradients = [], [], []
@@ -261,7 +266,7 @@ def sentence_by_sentence(model, inputs, labels):
         report = mg.accumulate(model, mg.cross_entropy, (x[:, :T], y[:, :T]), 1, reduction="sum")
         counts.append(T)
         totals.append(report.loss)
-        gradients.append(np.concatenate([p.grad.ravel() for p in model.parameters()]))
+        gradients.append(gradient_of(model))
     return np.array(counts), np.array(totals), np.array(gradients)
 
 
@@ -314,7 +319,7 @@ T, m, g = window(np.arange(len(text)), 1)
 print(f"spread over the {len(text)} sentences: {spread(T):.2f} of the mean for their counts,")
 print(f"{spread(m):.2f} for their mean losses, {spread(g):.1f} for their mean gradients")
 print(f"correlation of counts and mean losses: {np.corrcoef(T, m)[0, 1]:.2f}")
-assert np.corrcoef(T, m)[0, 1] < -0.1  # short sentences are harder, a character
+assert np.corrcoef(T, m)[0, 1] < -0.1  # short sentences have more loss per character
 assert spread(m) < 0.3 < 2 < spread(g)
 
 too_large = np.mean(np.array(measured[1]) > 0)
@@ -322,6 +327,18 @@ assert too_large > 0.6
 assert percent(loss_error, shown) < 2  # hardly to be seen in a log
 assert percent(gradient_error, shown) > 8  # different
 assert max(gradient_error[N]) < 1e-12  # one part: nothing to weigh
+medians = [percent(gradient_error, b) for b in sizes]
+assert medians == sorted(medians, reverse=True)  # the smaller b, the worse
+
+# one of these windows as a loop would run it, and as minigrad does
+T, _, g = window(draws[0], shown)
+naive_g, right_g = naive_and_right(T, g)
+model.zero_grad()
+for rows in draws[0].reshape(-1, shown):
+    (mg.cross_entropy(model(inputs[rows]), labels[rows]).mean() / len(T)).backward()
+assert relative(gradient_of(model), naive_g) < 1e-12  # rounding
+mg.accumulate(model, mg.cross_entropy, (inputs[draws[0]], labels[draws[0]]), shown)
+assert relative(gradient_of(model), right_g) < 1e-12  # rounding
 
 figure, axes = plotting.subplots(1, 2, height=3.6)
 for b, marker, colour in ((1, "o", plotting.BLUE), (shown, "^", plotting.RED)):
@@ -371,9 +388,9 @@ plotting.show(
 
 # %% [markdown]
 # The loss that is logged looks right; the gradient is not. The mean losses of the sentences are
-# much alike, their mean gradients are not, and so the covariance of these with the counts is large.
-# Larger micro-batches hold more even counts: the fault is smallest where memory is plenty, and
-# grows when memory forces $b$ down.
+# much alike; their mean gradients are not, so that these need hardly be correlated with the counts
+# for a large covariance. Larger micro-batches hold more even counts: the fault is smallest where
+# memory is plenty, and grows when memory forces $b$ down.
 #
 # A mean over sentences, each counting once whatever its length, would be a legitimate aim too: its
 # unit is the sentence, and at $b = 1$ the mean of means is just that. At every other $b$ it is
@@ -409,7 +426,7 @@ masked = model.mlp.layers[0].weight.grad.copy()
 kept = [0, 1, 4, 5]
 without = mg.accumulate(model, mg.cross_entropy, (inputs[kept], labels[kept]), micro_batch_size=4)
 assert report.weights == without.weights
-assert np.isclose(report.loss, without.loss, rtol=1e-12)
+assert np.isclose(report.loss, without.loss, rtol=1e-12, atol=0)
 assert relative(masked, model.mlp.layers[0].weight.grad) < 1e-12
 print("text: a micro-batch of masked labels changes nothing (to rounding)")
 
@@ -427,14 +444,14 @@ for b in (1, 2, 4, 8, 16):
     report = mg.accumulate(model, mg.cross_entropy, batch, micro_batch_size=b)
     spreads.append(spread(T))
     print(f"{b:2}   {naive:13.4f}   {report.loss:.4f}   {spreads[-1]:.2f}")
-    assert np.isclose(report.loss, right, rtol=1e-12)
+    assert np.isclose(report.loss, right, rtol=1e-12, atol=0)
     assert abs(naive - right) > 1e-5  # different
 assert spreads == sorted(spreads, reverse=True)
 
 # %% [markdown]
 # ## Class weights: the unit is a weight
 #
-# If some classes are rare, their losses are often weighed:
+# If some classes are rare, their losses are often weighted:
 # $\sum_i w_{y_i} \ell_i \big/ \sum_i w_{y_i}$, with $w_c$ the weight of class $c$. The divisor is a
 # sum of weights, and a loss function that returns the mean divides by the weights *of the
 # micro-batch*. So micro-batches of equal size are uneven too.
@@ -471,7 +488,7 @@ def weighted_loss(outputs, labels):
 
 report = mg.accumulate(Shift(), weighted_loss, (logits, classes), micro_batch_size=1)
 print(f"minigrad, in micro-batches of one: {report.loss:.4f}, divided by {report.weights}")
-assert np.isclose(report.loss, float(right), rtol=1e-14)
+assert np.isclose(report.loss, float(right), rtol=1e-14, atol=0)
 
 # %% [markdown]
 # ## Two units in one loss, and one without data
@@ -671,7 +688,7 @@ apart = {
 }
 first_gradient = {name: relative(wrong[name][2], right[name][2]) for name in makers}
 
-assert all(np.isclose(error, k - 1, rtol=1e-12) for error in first_gradient.values())
+assert all(np.isclose(error, k - 1, rtol=1e-12, atol=0) for error in first_gradient.values())
 assert apart["SGD"][-1] > 0.5
 assert apart["Adam + decay"][-1] > 0.1
 assert apart["Adam"][-1] < 1e-4
@@ -723,8 +740,8 @@ plotting.show(
 )
 
 # %% [markdown]
-# Of three pairs of curves one agrees, and one looks *better* with the fault: for SGD it
-# is a learning rate eight times as large, which here happens to be faster. No loss curve can be
+# Of three pairs of runs one hides the fault, and one looks *better* with it: for SGD it is a
+# learning rate eight times as large, which here happens to be faster. No loss curve can be
 # trusted to show a wrong divisor. One comparison does: the gradient of the window against the
 # gradient of one batch, at the same weights, in float64. It is wrong by the same factor in all
 # three, already at the first update.
@@ -794,11 +811,10 @@ assert loss.sum().item() == len(x) * loss.mean().item()
 #
 # ## References
 #
-# - Y. Bengio, R. Ducharme, P. Vincent, C. Jauvin, 2003: *A Neural Probabilistic Language Model*
-#   (the kind of model that is used here, for words).
-# - D. P. Kingma, J. Ba, 2015: *Adam: A Method for Stochastic Optimization*.
-# - Unsloth, 2024: *Bugs in LLM Training: Gradient Accumulation Fix* (the mean of means over
-#   tokens).
-# - Hugging Face, 2024: *Fixing Gradient Accumulation*.
-# - PyTorch, 2022: issue 72047 (class-weighted means do not accumulate).
-# - Python Software Foundation, 2023: *The Python Language Reference* (the text).
+# - Y. Bengio, R. Ducharme, P. Vincent, C. Jauvin (2003). A neural probabilistic language model.
+#   *Journal of Machine Learning Research* 3. The kind of model that is used here, for words.
+# - D. P. Kingma, J. Ba (2015). Adam: a method for stochastic optimization. *ICLR*.
+# - Unsloth (2024). Bugs in LLM training: gradient accumulation fix. The mean of means over tokens.
+# - Hugging Face (2024). Fixing gradient accumulation.
+# - PyTorch (2022). Issue 72047. Class-weighted means do not accumulate.
+# - Python Software Foundation (2023). *The Python Language Reference*. The text.

@@ -142,17 +142,17 @@ note("clip each micro-batch", 2, each, once, ours)
 note("clip the buffer", 2, buffer, once, ours)
 
 # By hand: a micro-batch shrinks by 5; the buffer is c1 = (3, 4)/5, then (4, -3) + c1, clipped.
-assert np.allclose(each, max_norm * np.array([7, 1]) / 10, rtol=1e-14)
-assert np.allclose(once, max_norm * np.array([7, 1]) / np.sqrt(50), rtol=1e-14)
+assert np.allclose(each, max_norm * np.array([7, 1]) / 10, rtol=1e-14, atol=0)
+assert np.allclose(once, max_norm * np.array([7, 1]) / np.sqrt(50), rtol=1e-14, atol=0)
 second = gradients[1] + max_norm * gradients[0] / 5
-assert np.allclose(buffer, max_norm * second / np.sqrt(second @ second), rtol=1e-14)
+assert np.allclose(buffer, max_norm * second / np.sqrt(second @ second), rtol=1e-14, atol=0)
 assert once[1] > 0 > buffer[1]  # the sign of the second component flips
 assert clip_the_buffer(gradients, divisor=2)[1] < 0  # and does so if the loss is divided by k
 
 # The two gradients have one length, so that clipping each keeps the direction. If the first one is
 # twice as long, the right result turns towards it, and clipping each does not notice.
 longer = gradients * [[2], [1]]
-assert np.allclose(clip_each(longer), each, rtol=1e-14)
+assert np.allclose(clip_each(longer), each, rtol=1e-14, atol=0)
 assert clip_once(longer)[1] > 2 * once[1]
 
 swapped = clip_the_buffer(gradients[::-1])
@@ -252,7 +252,8 @@ print("             of the mean   mean of each")
 for name, f in functions.items():
     of_the_mean, mean_of_each = f(g.mean()), f(g).mean()
     print(f"{name:12} {of_the_mean:11.4g} {mean_of_each:14.4g}")
-    assert np.isclose(of_the_mean, mean_of_each, rtol=1e-14) == (name == "2 g + 3")  # rounding
+    same = np.isclose(of_the_mean, mean_of_each, rtol=1e-14, atol=0)  # rounding
+    assert same == (name == "2 g + 3")
 
 # %% [markdown]
 # ## The step itself
@@ -308,13 +309,13 @@ for name, (make, start, given) in optimizers.items():
 toys = Toy(0.0), Toy(0.0)
 apart = step_in_the_loop(toys[0], mg.SGD([toys[0].w], lr), given)
 together = step_after_the_loop(toys[1], mg.SGD([toys[1].w], lr), given)
-assert np.isclose(apart, together, rtol=1e-14)  # plain SGD is linear in the gradient
+assert np.isclose(apart, together, rtol=1e-14, atol=0)  # plain SGD is linear in the gradient
 print(f"{'plain SGD':16} parts {apart:8.4g}   whole {together:8.4g}")
 
 # By hand: k decays are a power; the velocity of a j-th part has had j micro-batches to build up.
-assert np.isclose(table["weight decay"][1], (1 - lr * decay) ** k, rtol=1e-14)
+assert np.isclose(table["weight decay"][1], (1 - lr * decay) ** k, rtol=1e-14, atol=0)
 velocity = np.cumsum(0.5 ** np.arange(k)) / k
-assert np.isclose(table["momentum"][1], -velocity.sum(), rtol=1e-14)
+assert np.isclose(table["momentum"][1], -velocity.sum(), rtol=1e-14, atol=0)
 of_adam = table["Adam's averages"]
 assert abs(of_adam[2] + lr) < 1e-9  # Adam's first step has the length lr
 assert abs(of_adam[1] + len(given) * lr) < 0.1 * len(given) * lr  # k steps are about k lr long
@@ -367,7 +368,7 @@ def correction(t, b1=0.9, b2=0.999):
 
 # Predicted: a constant gradient is divided out, and the two corrections remain.
 first = correction(k) / correction(1)
-assert np.isclose(toy.w.data, first * right.w.data, rtol=1e-6)
+assert np.isclose(toy.w.data, first * right.w.data, rtol=1e-6, atol=0)
 print(f"first update: wrong {toy.w.data:.4g}, right {right.w.data:.4g}")
 
 
@@ -386,7 +387,8 @@ def length_of_step(u, k):
 ratios = {u: correction(k * u) / correction(u) for u in (1, 10, 100, 1000, 10_000)}
 for update, ratio in ratios.items():
     if update <= 100:  # measured, too
-        assert np.isclose(length_of_step(update, k) / length_of_step(update, 1), ratio, rtol=1e-6)
+        measured = length_of_step(update, k) / length_of_step(update, 1)
+        assert np.isclose(measured, ratio, rtol=1e-6, atol=0)
     print(f"update {update:6,}: the wrong step is {ratio:.4f} times the right one")
 if k > 1:
     assert ratios[1] < 1 < ratios[10] < ratios[100] > ratios[1000]  # too short, then too long
@@ -469,8 +471,8 @@ print(f"weight average:  wrong {wrong:.4g}   right {right:.4g}")
 # %% [markdown]
 # ## What belongs to the sample: dropout
 #
-# *Dropout* sets random elements to 0 in training: here each with probability one half. Which ones,
-# says the *mask*. One batch of N samples has N masks. If the split is to change nothing, a sample
+# *Dropout* sets random elements to 0 in training: here each with probability one half. The *mask*
+# says which ones. One batch of N samples has N masks. If the split is to change nothing, a sample
 # must get the same mask whatever k is.
 #
 # Two loops are common. One starts a generator from the update's seed in every micro-batch. The
@@ -815,7 +817,7 @@ pair = np.array([[3.0, 4.0], [4.0, -3.0]])  # from the beginning of this lesson
 toy = Toy([0.0, 0.0])
 by_minigrad(toy, mg.SGD([toy.w], lr=1.0), pair, clip_norm=1.0)
 wrong, right = clipped(pair.sum(axis=0)) / 2, clipped(pair.sum(axis=0) / 2)
-assert np.allclose(right, 2 * wrong, rtol=1e-14)
+assert np.allclose(right, 2 * wrong, rtol=1e-14, atol=0)
 note("clip, then divide", 2, wrong, right, -toy.w.data)
 print("(3, 4) and (4, -3): clip, then divide", wrong, "  divide, then clip", right, end="\n\n")
 show_source(mg.training.finish_update)
@@ -918,9 +920,9 @@ plotting.show(
     figure,
     "06-window",
     f"One window of k = {k}. Forward, loss and backward run {names.count('backward')} times, and "
-    f"only the buffer grows, to {x.sum():g}. Then, once: divided {report.grad_norm:g}, clipped "
-    f"{limit:g}; the rate is asked for {names.count('rate')} time, and the weight, which stood "
-    f"still at 0, moves to {weights[-1]:g}.",
+    f"only the buffer grows, to {x.sum():g}. Then, once: the division leaves {report.grad_norm:g}, "
+    f"the clip {limit:g}, the rate is asked for, and the weight, which stood still at 0, moves to "
+    f"{weights[-1]:g}.",
 )
 
 
@@ -956,7 +958,7 @@ print(f"{len(table)} lines: minigrad equals the right loop exactly, the wrong lo
 #
 # ## In short
 #
-# - Per micro-batch: forward, loss, backward, and the addition. Nothing else.
+# - Per micro-batch: forward, loss, backward, and adding (gradient, loss, weight). Nothing else.
 # - Once per update: divide, look, clip, rate, decay, step, count, average, save, log, clear.
 # - By sample: random masks.
 # - Ask: is it linear in the gradient, does it remember, whose is it?
@@ -964,12 +966,13 @@ print(f"{len(table)} lines: minigrad equals the right loop exactly, the wrong lo
 #
 # ## References
 #
-# - D. P. Kingma, J. Ba (2015), *Adam: A Method for Stochastic Optimization*, sections 2 and 3.
-# - R. Pascanu, T. Mikolov, Y. Bengio (2013), *On the difficulty of training recurrent neural
-#   networks* (clipping by the norm).
-# - N. Srivastava, G. Hinton, A. Krizhevsky, I. Sutskever, R. Salakhutdinov (2014), *Dropout: A
-#   Simple Way to Prevent Neural Networks from Overfitting*.
-# - B. T. Polyak, A. B. Juditsky (1992), *Acceleration of Stochastic Approximation by Averaging*
-#   (averages of weights).
-# - J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw (2011), *Parallel Random Numbers: As Easy as
-#   1, 2, 3* (Philox).
+# - D. P. Kingma, J. Ba (2015). Adam: a method for stochastic optimization. *ICLR*. Sections 2, 3.
+# - R. Pascanu, T. Mikolov, Y. Bengio (2013). On the difficulty of training recurrent neural
+#   networks. *ICML*. On clipping by the norm.
+# - N. Srivastava, G. Hinton, A. Krizhevsky, I. Sutskever, R. Salakhutdinov (2014). Dropout: a
+#   simple way to prevent neural networks from overfitting. *Journal of Machine Learning Research*
+#   15.
+# - B. T. Polyak, A. B. Juditsky (1992). Acceleration of stochastic approximation by averaging.
+#   *SIAM Journal on Control and Optimization* 30. On averages of weights.
+# - J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw (2011). Parallel random numbers: as easy as
+#   1, 2, 3. *SC11*. On Philox, the generator of minigrad's masks.

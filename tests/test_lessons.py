@@ -440,6 +440,8 @@ def test_each_lesson_is_in_the_table_of_contents_with_its_question_and_minutes()
         first = texts(path)[0]
         assert re.search(r"\*\*Reading:\*\* (\d+) minutes", first)[1] == minutes
         assert question.endswith("?")
+        said = re.search(r"\*\*Needs:\*\*(.+?)\*\*Reading", first, re.DOTALL)[1]
+        assert re.findall(r"\b\d\d\b", needs) == re.findall(r"\[(\d\d)\]", said)
         assert all(other < number for other in re.findall(r"\d\d", needs))
 
 

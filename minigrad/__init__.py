@@ -1,13 +1,15 @@
 """minigrad: gradient accumulation from scratch, in plain NumPy.
 
 Read the files in this order: arrays (skip it at first), tensor, functions, losses, randomness,
-layers, normalization, flat, optimizers, batches, accumulation; then device, memory, training,
-streaming, schedules and the edges.
+layers, normalization, batchnorm, flat, optimizers, batches, coupled (skip it at first too),
+accumulation; then device, memory, training, streaming, schedules and the edges.
 """
 
 from minigrad.accumulation import StepReport, accumulate
 from minigrad.arrays import fractions
 from minigrad.batches import micro_batches
+from minigrad.batchnorm import BatchNorm, Statistics, momentum_per_micro_batch
+from minigrad.coupled import contrastive, coupled, dice
 from minigrad.device import available, to_cpu, to_gpu
 from minigrad.functions import (
     concatenate,
@@ -50,7 +52,7 @@ from minigrad.losses import (
     squared_error,
 )
 from minigrad.memory import Memory, measure_memory
-from minigrad.normalization import BatchNorm, GroupNorm, LayerNorm, Statistics
+from minigrad.normalization import GroupNorm, LayerNorm
 from minigrad.optimizers import SGD, Adam, AdamW, Optimizer
 from minigrad.randomness import Samples, current_seed, drawing, manual_seed
 from minigrad.schedules import cosine, linear_decay, step_decay, warmup
@@ -92,9 +94,12 @@ __all__ = [
     "binary_cross_entropy_with_logits",
     "clip_grad_norm",
     "concatenate",
+    "contrastive",
     "cosine",
+    "coupled",
     "cross_entropy",
     "current_seed",
+    "dice",
     "drawing",
     "embedding",
     "exp",
@@ -111,6 +116,7 @@ __all__ = [
     "maximum",
     "measure_memory",
     "micro_batches",
+    "momentum_per_micro_batch",
     "no_grad",
     "parameter",
     "penalty",

@@ -18,8 +18,9 @@ import numpy as np
 
 from minigrad.arrays import constant, fetch, filled, root, squared_norm
 from minigrad.batches import count_samples, each, micro_batches, take
+from minigrad.coupled import Coupling, Visit, couples, exact
 from minigrad.layers import Module
-from minigrad.losses import WINDOW, Loss, Term, nonzero
+from minigrad.losses import BATCH, WINDOW, Loss, Term, nonzero
 from minigrad.randomness import Samples, current_seed, drawing
 from minigrad.tensor import Tensor, backward
 
@@ -84,32 +85,43 @@ class Window:
         for p in self.leaves:
             p.grad = p.home = None
 
-    def next_samples(self, count: int) -> Samples:
+    def next_samples(self, count: int, coupling: Coupling | None = None) -> Samples:
         """The draw context of the next `count` samples."""
         start, self.samples = self.samples, self.samples + count
         seen = self.model.modules, self.statistics, self.positions
-        return Samples(self.seed, self.update, start, self.samples, *seen)
+        context = Samples(self.seed, self.update, start, self.samples, *seen, coupling=coupling)
+        if coupling is not None:
+            coupling.start()
+            if not coupling.last:  # what a replay sees moves nothing
+                context.statistics = {}
+        return context
 
-    def add(self, loss: Loss) -> None:
-        """Differentiate the loss of one micro-batch and add all it holds to the sums."""
+    def add(self, loss: Loss, every: bool = False) -> None:
+        """Differentiate the loss of one micro-batch and add all it holds to the sums.
+
+        every: differentiate a term of weight 0 too, whose samples count for the others.
+        """
         if not isinstance(loss, Loss):
             what = f"the loss is a {type(loss).__name__}, expected a Loss, a sum with its weight"
             raise TypeError(f"{what}: mg.cross_entropy(...) as it is, or mg.per_sample(values)")
         self.micro_batches += 1
-        terms = [term for term in loss.terms if self._counts(term)]
+        if not every and self.micro_batches > 1 and any(t.unit == BATCH for t in loss.terms):
+            what = "a loss of the whole batch was computed on a micro-batch, expected all outputs"
+            raise ValueError(f"{what} at once: mark it with @mg.coupled, and call train_step")
+        terms = [term for term in loss.terms if self._counts(term, every)]
         for term in terms:
             self._add_term(term, retain_graph=term is not terms[-1])
         for term in loss.terms:
             term.total = term.total.detach()  # whoever keeps the loss keeps no tape
 
-    def _counts(self, term: Term) -> bool:
+    def _counts(self, term: Term, every: bool) -> bool:
         """False for a term that adds nothing: all targets masked, or a penalty seen before."""
         if term.unit == WINDOW and WINDOW in self.sums:
             first, now = self.sums[WINDOW].total, _value_of(term)
             moved = (first != now) & (first == first)  # a NaN, which equals nothing, did not move
             self.penalty_moved = self.penalty_moved | moved
             return False
-        return hasattr(term.weight, "shape") or bool(term.weight)
+        return every or hasattr(term.weight, "shape") or bool(term.weight)
 
     def _add_term(self, term: Term, retain_graph: bool) -> None:
         total = term.total
@@ -194,8 +206,12 @@ def _value_of(term: Term) -> Any:
 # ------------------------------------------------------------------------------ the operation
 
 
-def run(window: Window, loss: Callable[..., Loss], batch: Any, parts: list[slice]) -> None:
-    """All micro-batches of a batch, one after the other: forward, loss, backward."""
+def run(window: Window, loss: Callable[..., Loss], batch: Any, parts: list[slice]) -> int:
+    """All micro-batches of a batch, one after the other: forward, loss, backward.
+
+    batch: one that is cut into `parts`, or a list of as many micro-batches. Returns how often each
+    sample was looked at: once, but where samples are coupled (coupled.py).
+    """
     like = next(iter(window.leaves)).data
 
     def to_device(array: Any) -> Any:  # one micro-batch at a time
@@ -203,12 +219,20 @@ def run(window: Window, loss: Callable[..., Loss], batch: Any, parts: list[slice
         stay = type(array) is type(like) or array.dtype.kind in "iub"
         return array if stay else np.asarray(array, like=like)
 
-    for part in parts:
-        inputs, *targets = batch if len(parts) == 1 else take(batch, part)
-        if type(inputs) is not type(like):
-            inputs = each(inputs, to_device)
-        with drawing(window.next_samples(part.stop - part.start)):
-            window.add(loss(window.model(inputs), *targets))
+    def walk(visit: Visit, coupling: Coupling | None = None) -> None:
+        window.samples = 0
+        for j, part in enumerate(parts):
+            whole = batch[j] if isinstance(batch, list) else batch
+            inputs, *targets = whole if whole is not batch or len(parts) == 1 else take(batch, part)
+            if type(inputs) is not type(like):
+                inputs = each(inputs, to_device)
+            with drawing(window.next_samples(part.stop - part.start, coupling)):
+                visit(inputs, targets, part)
+
+    if len(parts) > 1 and couples(window.model, loss):
+        return exact(window, loss, walk)
+    walk(lambda inputs, targets, part: window.add(loss(window.model(inputs), *targets)))
+    return 1
 
 
 def accumulate(
@@ -236,8 +260,10 @@ def accumulate(
     parts = micro_batches(count_samples(batch), micro_batch_size, accumulation_steps)
     window = Window(model, dict.fromkeys(model.parameters()), reduction, update)
     try:
-        run(window, loss, batch, parts)
-        return window.finish(lambda: [p.grad for p in window.leaves if p.grad is not None])
+        passes = run(window, loss, batch, parts)
+        report = window.finish(lambda: [p.grad for p in window.leaves if p.grad is not None])
+        report.passes = passes
+        return report
     except BaseException:
         window.clear()
         raise

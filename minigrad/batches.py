@@ -63,8 +63,8 @@ def take(part: Any, where: slice) -> Any:
 
 def count_samples(batch: Any) -> int:
     """The length of axis 0, which all arrays of the batch share. Raises ValueError if not."""
-    if not isinstance(batch, tuple) or len(batch) < 2:
-        size = f" of {len(batch)}" if isinstance(batch, tuple) else ""
+    if not isinstance(batch, tuple) or not batch:
+        size = " of 0" if isinstance(batch, tuple) else ""
         what = f"the batch is a {type(batch).__name__}{size}"
         raise TypeError(f"{what}, expected a tuple (inputs, targets, ...)")
     lengths: list[int] = []

@@ -298,3 +298,17 @@ def batch_norm(x: Any, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor
     y = centred * scale
     y += beta
     return record(y.astype(dtype, copy=False), (x, weight, bias), pullback), mean, squares
+
+
+def rescale(x: Tensor, mean: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+    """(x - mean) scale + bias, with x (n, c) and vectors (c,), of which each may want a gradient.
+
+    dx = scale g, dmean = -scale sum(g), dscale = sum(g (x - mean)), dbias = sum(g).
+    """
+    a, centred = scale.data, x.data - mean.data
+
+    def pullback(g: Any) -> tuple:
+        by_bias = wide_sum(g, 0)
+        return g * a, -a * by_bias, wide_sum(g * centred, 0), by_bias
+
+    return record(centred * a + bias.data, (x, mean, scale, bias), pullback)

@@ -20,6 +20,7 @@ from minigrad.arrays import plain, same_sum, shape_error, wide_sum
 from minigrad.functions import _sigmoid, all_below, as_tensor, check_below, integers, where
 from minigrad.tensor import Tensor, record
 
+BATCH = "batch"  # the unit of a loss that looks at all samples of a batch at once (coupled.py)
 WINDOW = "window"  # the unit of a term that does not depend on data: it counts once a window
 
 

@@ -57,7 +57,8 @@ class Samples:
 
     modules: what gives the modules of the model, whose places in it tell their draws apart.
     statistics: what BatchNorm has seen so far in this window; positions: the place of each module;
-    calls: how often each has drawn in this pass.
+    calls: how often each has drawn in this pass; coupling: what it is to standardize by, if the
+    window is passed over more than once (coupled.py).
     """
 
     seed: int
@@ -68,6 +69,7 @@ class Samples:
     statistics: dict = field(default_factory=dict)
     positions: dict = field(default_factory=dict)
     calls: dict = field(default_factory=dict)
+    coupling: Any = None
 
 
 # One of the three globals: the draw context, None outside of any window.

@@ -5,17 +5,18 @@ Taught in lesson 05.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
-from minigrad.accumulation import StepReport, Sum, Window, check_model
-from minigrad.batches import positive
+from minigrad.accumulation import StepReport, Sum, Window, check_model, run
+from minigrad.batches import count_samples, positive
+from minigrad.batchnorm import Statistics
+from minigrad.coupled import couples
 from minigrad.layers import Module
 from minigrad.losses import Loss
-from minigrad.normalization import Statistics
 from minigrad.optimizers import Optimizer
 from minigrad.randomness import drawing
 from minigrad.training import Options, WeightAverage, finish_update, open_window
@@ -89,6 +90,11 @@ class Accumulator:
             )
         count = positive("samples", samples)
         if self._window is None:
+            if couples(self.model, None):
+                raise ValueError(
+                    "a BatchNorm has statistics='batch', which takes several passes over a window, "
+                    "expected 'micro' or 'running': a stream passes once; or use train_step"
+                )
             self._window = open_window(self.model, self.options, self.reduction)
             self._left = self._seen()
         window, before = self._window, self._window.micro_batches
@@ -116,6 +122,29 @@ class Accumulator:
             self._inside = False
         if window.micro_batches >= self.accumulation_steps:
             self.flush()
+
+    def window(self, loss: Callable[..., Loss], micro_batches: list[tuple]) -> StepReport:
+        """A whole window at once, of micro-batches that are all there: (inputs, *targets) each.
+
+        Unlike a stream it can be passed over several times, which BatchNorm with
+        statistics="batch" and losses of a whole batch need.
+        """
+        self.flush()
+        sizes = [count_samples(one) for one in micro_batches]
+        ends = np.cumsum(sizes).tolist()
+        parts = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+        if not parts:
+            raise ValueError("window() got no micro-batches, expected a list of one or more")
+        window = open_window(self.model, self.options, self.reduction)
+        try:
+            passes = run(window, loss, list(micro_batches), parts)
+            self.report = finish_update(window, self.options)
+        finally:
+            window.clear()
+        self.report.passes = passes
+        self.micro_batches += len(parts)
+        self.updates += self.report.updated
+        return self.report
 
     def _seen(self) -> tuple[list[int], list[Any]]:
         """What must not change between micro-batches: the counts of updates, and the gradients."""

@@ -57,8 +57,10 @@ def train_step(
     parts = micro_batches(count_samples(batch), micro_batch_size, accumulation_steps)
     window = open_window(model, options, reduction)
     try:
-        run(window, loss, batch, parts)
-        return finish_update(window, options)
+        passes = run(window, loss, batch, parts)
+        report = finish_update(window, options)
+        report.passes = passes
+        return report
     finally:
         window.clear()
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from minigrad.arrays import constant, fetch, filled, root, squared_norm
 from minigrad.batches import count_samples, each, micro_batches, take
-from minigrad.coupled import Coupling, Visit, couples, exact
+from minigrad.coupled import HELD, Coupling, Visit, couples, exact
 from minigrad.layers import Module
 from minigrad.losses import BATCH, WINDOW, Loss, Term, nonzero
 from minigrad.randomness import Samples, current_seed, drawing
@@ -72,6 +72,7 @@ class Window:
     positions: dict[Any, int] = field(default_factory=dict)
     penalty_moved: Any = False
     gradients: list[Any] = field(default_factory=list)  # the finished ones
+    frozen: list[Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.reduction not in ("mean", "sum"):
@@ -82,8 +83,22 @@ class Window:
 
     def clear(self) -> None:
         """Forget all gradients, and where the next ones are to lie."""
+        self.thaw()
         for p in self.leaves:
             p.grad = p.home = None
+
+    def freeze(self) -> None:
+        """No parameter requires a gradient until `thaw`: the tape holds what other leaves need."""
+        every = dict.fromkeys([*self.leaves, *self.model.parameters()])
+        self.frozen = [p for p in every if p.requires_grad]
+        for p in self.frozen:
+            p.requires_grad = False
+
+    def thaw(self) -> None:
+        """Undo `freeze`."""
+        for p in self.frozen:
+            p.requires_grad = True
+        self.frozen = []
 
     def next_samples(self, count: int, coupling: Coupling | None = None) -> Samples:
         """The draw context of the next `count` samples."""
@@ -130,7 +145,7 @@ class Window:
         if mine is None:
             mine = self.sums[term.unit] = Sum(0, 0, {} if self.sums else None)
         if mine.gradients is None:
-            self._adopt(backward(total, seed, retain_graph))
+            self.adopt(backward(total, seed, retain_graph))
         else:
             self._backward_into(mine.gradients, total, seed, retain_graph)
         mine.total = mine.total + _value_of(term)
@@ -143,7 +158,7 @@ class Window:
             for p, _, _ in kept:
                 p.grad, p.home = gradients.get(p), None
             leaves = backward(total, seed, retain)
-            self._adopt({p: fresh for p, fresh in leaves.items() if p not in gradients})
+            self.adopt({p: fresh for p, fresh in leaves.items() if p not in gradients})
             gradients.update((p, p.grad) for p in leaves)
             for p in leaves:
                 p.grad = None
@@ -151,13 +166,12 @@ class Window:
             for p, grad, home in kept:
                 p.grad, p.home = grad, home
 
-    def _adopt(self, leaves: dict[Tensor, bool]) -> None:
+    def adopt(self, leaves: dict[Tensor, bool]) -> None:
         """Take leaves of the loss that are no parameters of the model: they must start empty."""
         for p, fresh in leaves.items():
             if p not in self.leaves:
                 if not fresh:
-                    what = "the loss reached a leaf outside of the model that held a gradient"
-                    raise ValueError(f"{what}, expected None; make it a parameter of the model")
+                    raise ValueError(HELD)
                 self.leaves[p] = None
 
     def finish(self, collect: Callable[[], list[Any]]) -> StepReport:

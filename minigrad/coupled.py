@@ -23,20 +23,29 @@ on which is read off the tape: a dependence through detach() or no_grad() is not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from minigrad.arrays import constant, filled
 from minigrad.batchnorm import BatchNorm, Statistics
-from minigrad.losses import BATCH, WINDOW, Loss, Term, cross_entropy
+from minigrad.losses import BATCH, WINDOW, Loss, Term, cross_entropy, nonzero
 from minigrad.tensor import Node, Tensor, backward, no_grad, record
 
 # `walk(visit, coupling)` makes one pass: visit(inputs, targets, part) for each micro-batch.
 Visit = Callable[[Any, tuple, slice], None]
 Walk = Callable[[Visit, "Coupling"], None]
+
+
+FEWER = (
+    "a micro-batch used fewer BatchNorm layers than the first one, expected the same; choose "
+    "statistics='micro'"
+)
+HELD = (
+    "the loss reached a leaf outside of the model that held a gradient, expected None; make it a "
+    "parameter of the model"
+)
 
 
 def couples(model: Any, loss: Any) -> bool:
@@ -60,11 +69,12 @@ def exact(window: Any, loss: Callable[..., Loss], walk: Walk) -> int:
     model, coupling, passes = window.model, Coupling(), 0
 
     level = 0
-    while level < max(coupling.levels.values(), default=1):  # the statistics, level by level
+    deepest = int(couples(model, None))
+    while level < max(coupling.levels.values(), default=deepest):  # the statistics by levels
         level += 1
         coupling.measure(level)
         walk(lambda inputs, targets, part: coupling.forward(model, inputs), coupling)
-        passes += bool(coupling.levels)
+        passes += 1
 
     piece: Callable[..., Loss] = lambda outputs, targets, part: loss(outputs, *targets)  # noqa: E731
     if getattr(loss, "couples", False):
@@ -73,8 +83,9 @@ def exact(window: Any, loss: Callable[..., Loss], walk: Walk) -> int:
 
     while level and coupling.levels:  # their adjoints, the last ones first
         coupling.differentiate(level)
-        with _frozen(window.leaves):
-            walk(lambda i, t, part: coupling.collect(piece(model(i), t, part)), coupling)
+        window.freeze()
+        walk(lambda i, t, part: coupling.collect(piece(model(i), t, part)), coupling)
+        window.thaw()
         coupling.keep_adjoints()
         level -= 1
         passes += 1
@@ -147,7 +158,9 @@ class Coupling:
             with no_grad():
                 model(inputs)
         except _Enough:
-            pass
+            return
+        if self.levels:
+            raise ValueError(FEWER)
 
     def _measure(self, layer: BatchNorm, x: Tensor) -> list[Tensor]:
         level, own = self.levels.get(layer), Statistics.of(x.data)
@@ -163,6 +176,7 @@ class Coupling:
             if layer is last and not self.probing:
                 raise _Enough
         # Deeper layers are not looked at yet: what they are standardized by does not matter.
+        own = own._replace(squares=nonzero(own.squares))  # 0 for one sample
         self.leaves[layer] = _tensors(own, like=x, requires_grad=self.probing)
         return self.leaves[layer]
 
@@ -182,10 +196,7 @@ class Coupling:
         if not self.levels:
             return loss
         if len(self.calls) < len(self.levels):
-            raise ValueError(
-                "a micro-batch used fewer BatchNorm layers than the first one, expected the same; "
-                "choose statistics='micro'"
-            )
+            raise ValueError(FEWER)
         terms = {t.unit: Term(t.unit, 1, t.coefficient * t.total, t.weight) for t in loss.terms}
         for unit, carried in self.carried.items():
             for one in carried:
@@ -202,9 +213,10 @@ class Coupling:
             for leaf in leaves:
                 leaf.grad = sums.get(leaf)
             touched = backward(term.total, filled(term.total.data, 1), term is not terms[-1])
-            if not touched.keys() <= {*leaves}:
-                what = "the loss reached a Tensor that is no parameter of the model, expected none"
-                raise ValueError(f"{what}; make it a parameter, or choose statistics='micro'")
+            for other in touched.keys() - {*leaves}:  # no parameter: it was not frozen
+                if not touched[other]:
+                    raise ValueError(HELD)
+                other.grad = None
             sums.update((leaf, leaf.grad) for leaf in leaves if leaf.grad is not None)
 
     def keep_adjoints(self) -> None:
@@ -255,20 +267,7 @@ def _carry(x: Tensor, statistics: Statistics, adjoint: list[Any]) -> Tensor:
         dx += by_mean / n
         return (dx * g,)
 
-    return record(filled(data, 0, ()), (x,), pullback)
-
-
-@contextmanager
-def _frozen(parameters: Any) -> Iterator[None]:
-    """Inside, no parameter requires a gradient: the tape holds what depends on the leaves alone."""
-    learning = [p for p in parameters if p.requires_grad]
-    try:
-        for p in learning:
-            p.requires_grad = False
-        yield
-    finally:
-        for p in learning:
-            p.requires_grad = True
+    return record(filled(data, 0, (1,)).reshape(()), (x,), pullback)
 
 
 # ---------------------------------------------------------------- losses of a whole batch
@@ -280,40 +279,49 @@ def _cached(window: Any, loss: Callable[..., Loss], walk: Walk, coupling: Coupli
 
     def look(inputs: Any, targets: tuple, part: slice) -> None:
         with no_grad():
-            outputs.append(_tuple(window.model(inputs)))
+            outputs.append(window.model(inputs))
+        if not all(isinstance(o, Tensor) for o in _tuple(outputs[-1])):
+            what = f"a coupled loss met outputs of type {type(outputs[-1]).__name__}"
+            raise TypeError(f"{what}, expected a Tensor or a tuple of Tensors")
         seen.append(targets)
 
     coupling.differentiate(0)
     walk(look, coupling)
-    alone = len(outputs[0]) == 1
-    whole = [Tensor(np.concatenate([o.data for o in column]), True) for column in zip(*outputs)]
+    columns = zip(*map(_tuple, outputs), strict=True)
+    whole = [Tensor(np.concatenate([o.data for o in column]), True) for column in columns]
     targets = [_joined(column) for column in zip(*seen)]
-    total = loss(whole[0] if alone else tuple(whole), *targets)
+    total = loss(tuple(whole) if isinstance(outputs[0], tuple) else whole[0], *targets)
     if not isinstance(total, Loss):
         what = f"the loss is a {type(total).__name__}, expected a Loss"
         raise TypeError(f"{what}: mg.cross_entropy(...) as it is, or mg.per_sample(values)")
-    cache: dict[str, list[Any]] = {}
+    cache: dict[str, dict[Tensor, Any]] = {}
     for term in total.terms:
-        backward(term.total, filled(term.total.data, 1), term is not total.terms[-1])
-        cache[term.unit] = [w.grad for w in whole]
-        for w in whole:
-            w.grad = None
+        touched = backward(term.total, filled(term.total.data, 1), term is not total.terms[-1])
+        window.adopt({leaf: fresh for leaf, fresh in touched.items() if leaf not in whole})
+        cache[term.unit] = {leaf: leaf.grad.copy() for leaf in touched}
+        for leaf in touched:
+            leaf.grad = None
 
     def piece(outputs: Any, targets: tuple, part: slice) -> Loss:
-        terms = []
+        terms, first = [], part.start == 0
         for term in total.terms:
-            first = part.start == 0
-            value = term.total.data if first else term.total.data * 0
-            parts = [None if g is None else g[part] for g in cache[term.unit]]
-            dot = record(value, _tuple(outputs), _times(parts))
-            terms.append(Term(term.unit, term.coefficient, dot, term.weight if first else 0))
+            found = cache[term.unit]
+            pairs = zip(whole, _tuple(outputs), strict=True)
+            times = [(output, found[w][part]) for w, output in pairs if w in found]
+            if first:  # what else the loss depends on: a temperature, say
+                times += [(leaf, g) for leaf, g in found.items() if leaf not in whole]
+            counts = first or term.unit == WINDOW
+            if counts or times:
+                value = term.total.data if counts else filled(term.total.data, 0)
+                dot = record(value, [x for x, _ in times], _times([g for _, g in times]))
+                terms.append(Term(term.unit, term.coefficient, dot, term.weight if counts else 0))
         return Loss(terms)
 
     return piece
 
 
 def _times(parts: list[Any]) -> Callable:
-    return lambda g: [None if p is None else p * g for p in parts]
+    return lambda g: [p * g for p in parts]
 
 
 def _tuple(outputs: Any) -> tuple[Tensor, ...]:

@@ -130,14 +130,15 @@ class Accumulator:
         statistics="batch" and losses of a whole batch need.
         """
         self.flush()
-        sizes = [count_samples(one) for one in micro_batches]
+        micro_batches = list(micro_batches)
+        sizes = [positive("samples", count_samples(one)) for one in micro_batches]
         ends = np.cumsum(sizes).tolist()
         parts = [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
         if not parts:
             raise ValueError("window() got no micro-batches, expected a list of one or more")
         window = open_window(self.model, self.options, self.reduction)
         try:
-            passes = run(window, loss, list(micro_batches), parts)
+            passes = run(window, loss, micro_batches, parts)
             self.report = finish_update(window, self.options)
         finally:
             window.clear()

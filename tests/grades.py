@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 import minigrad as mg
+from minigrad.coupled import couples
 
 PENALTY = 0.25
 
@@ -96,6 +97,13 @@ def linear(out: int = 2) -> Callable[[], mg.Module]:
     return lambda: mg.Sequential(mg.Linear(3, out))
 
 
+class Micro(mg.BatchNorm):
+    """BatchNorm with the statistics of each micro-batch, which a stream can have."""
+
+    def __init__(self, channels: int, **options: Any) -> None:
+        super().__init__(channels, statistics="micro", **options)
+
+
 def group_norm_net() -> mg.Module:
     return mg.Sequential(mg.Linear(3, 8), mg.GroupNorm(2, 8), mg.Linear(8, 2))
 
@@ -123,7 +131,15 @@ LAYERS = [
     # Groups of 4: standardizing 2 values gives +-1 whatever they are, and a gradient that is
     # nothing but what cancellation left.
     Case("GroupNorm", "rounding", group_norm_net, mg.squared_error, regression),
-    Case("BatchNorm (micro)", "different", net(mg.BatchNorm(4)), mg.squared_error, regression),
+    Case("BatchNorm", "rounding", lambda: net(mg.BatchNorm(4))(), mg.squared_error, regression),
+    Case("BatchNorm (micro)", "different", net(Micro(4)), mg.squared_error, regression),
+    Case(
+        "BatchNorm (running)",
+        "different",
+        lambda: net(mg.BatchNorm(4, statistics="running"))(),
+        mg.squared_error,
+        regression,
+    ),
 ]
 LOSSES = [
     Case("squared_error", "exact", linear(), mg.squared_error, regression, 1),
@@ -188,8 +204,16 @@ def stream(
     split: list[int],
     reduction: str = "mean",
 ) -> mg.StepReport:
-    """One window over the parts of a batch, of any sizes, through the public Accumulator."""
+    """One window over the parts of a batch, of any sizes, through the public Accumulator.
+
+    As a stream, but where the samples are coupled: then as a list of micro-batches.
+    """
     assert sum(split) == len(batch[0])
+    if couples(model, loss):
+        ends = np.cumsum(split)
+        cut = [tuple(a[end - n : end] for a in batch) for end, n in zip(ends, split, strict=True)]
+        options = {"accumulation_steps": len(split), "reduction": reduction}
+        return mg.Accumulator(model, optimizer, **options).window(loss, cut)
     with mg.Accumulator(
         model, optimizer, accumulation_steps=len(split), reduction=reduction
     ) as window:

@@ -94,12 +94,12 @@ def test_rounding_means_within_the_bound_for_any_split(case: Case, dtype, split,
 
 
 def sample_gradients(model, loss, batch, i):
-    """The gradient of sample i alone, not divided, with the draws that it has in the batch."""
-    x, *targets = (array[i : i + 1] for array in batch)
+    """The gradient of the loss of sample i in its batch, not divided."""
+    x, *targets = batch
     for p in model.parameters():
         p.grad = None
-    with mg.drawing(mg.Samples(mg.current_seed(), 0, i, i + 1, model.modules)):
-        loss(model(x), *targets).sum().backward()
+    with mg.drawing(mg.Samples(mg.current_seed(), 0, 0, N, model.modules)):
+        loss(model(x)[i : i + 1], *(t[i : i + 1] for t in targets)).sum().backward()
     return [np.zeros_like(p.data) if p.grad is None else p.grad.copy() for p in model.parameters()]
 
 

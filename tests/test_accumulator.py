@@ -13,6 +13,7 @@ import pytest
 
 import minigrad as mg
 from tests.bits import bits
+from tests.grades import Micro
 
 
 class Toy(mg.Module):
@@ -269,7 +270,7 @@ class Everything(mg.Module):
     """BatchNorm and dropout; its loss has two units and a penalty."""
 
     def __init__(self):
-        self.layers = mg.MLP(3, 4, 2, norm=mg.BatchNorm, dropout=0.5)
+        self.layers = mg.MLP(3, 4, 2, norm=Micro, dropout=0.5)
 
     def forward(self, x):
         return self.layers(x)

@@ -20,6 +20,7 @@ import minigrad as mg
 from minigrad.randomness import current_samples
 from minigrad.tensor import record
 from tests.bits import bits
+from tests.grades import Micro
 
 
 class Fault(mg.Module):
@@ -51,7 +52,7 @@ class Net(mg.Module):
     """The layers that keep a state or draw, and a Fault between them."""
 
     def __init__(self):
-        self.first = mg.MLP(3, 4, 4, norm=mg.BatchNorm, dropout=0.5, dtype=np.float64)
+        self.first = mg.MLP(3, 4, 4, norm=Micro, dropout=0.5, dtype=np.float64)
         self.fault = Fault()
         self.last = mg.Linear(4, 3, dtype=np.float64)
 

@@ -15,6 +15,7 @@ import pytest
 import minigrad as mg
 from minigrad.device import _move
 from tests.fake_device import Meter, to_fake, to_host
+from tests.grades import Micro
 from tests.replay import record, replay
 
 
@@ -43,6 +44,15 @@ def two_units(outputs, y):
     return mg.cross_entropy(outputs, y) + 0.5 * auxiliary
 
 
+@mg.coupled
+def halves(outputs, y):
+    return mg.contrastive((outputs[:, :2], outputs[:, 2:4]), temperature=0.5)
+
+
+def running(features: int, dtype: type) -> mg.Module:
+    return mg.BatchNorm(features, statistics="running", dtype=dtype)
+
+
 def binary(outputs, y):
     targets = (np.arange(5) == y[:, None]).astype(np.float32)
     loss = mg.binary_cross_entropy_with_logits(outputs, targets)
@@ -52,6 +62,10 @@ def binary(outputs, y):
 SETTINGS = {
     "SGD": ({}, mg.cross_entropy, lambda p: mg.SGD(p, 0.1, momentum=0.9, nesterov=True)),
     "Adam, BatchNorm": ({"norm": mg.BatchNorm}, mg.cross_entropy, lambda p: mg.Adam(p, 0.01)),
+    "Adam, micro": ({"norm": Micro}, mg.cross_entropy, lambda p: mg.Adam(p, 0.01)),
+    "Adam, running": ({"norm": running}, mg.cross_entropy, lambda p: mg.Adam(p, 0.01)),
+    "BatchNorm, two units": ({"norm": mg.BatchNorm}, two_units, lambda p: mg.Adam(p, 0.01)),
+    "BatchNorm, contrastive": ({"norm": mg.BatchNorm}, halves, lambda p: mg.Adam(p, 0.01)),
     "AdamW, dropout": ({"dropout": 0.25}, mg.cross_entropy, lambda p: mg.AdamW(p, 0.01)),
     "LayerNorm, masks": (
         {"norm": mg.LayerNorm},

@@ -15,6 +15,7 @@ import minigrad as mg
 from minigrad.device import _move
 from tests.benchmarks.workloads import WORKLOADS, draw
 from tests.fake_device import Meter, to_fake
+from tests.grades import Micro
 
 MIB = 2**20
 
@@ -57,7 +58,7 @@ def test_at_fixed_n_the_activations_fall_as_one_over_k():
     assert one > 5 * MIB
 
 
-@pytest.mark.parametrize("norm", [None, mg.BatchNorm, mg.LayerNorm])
+@pytest.mark.parametrize("norm", [None, mg.BatchNorm, Micro, mg.LayerNorm])
 def test_at_fixed_b_the_peak_is_flat_in_n(norm):
     setup = training(norm=norm, dropout=0.1)
     model, optimizer, (x, y) = setup

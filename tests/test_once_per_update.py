@@ -145,7 +145,7 @@ def test_the_weight_average_moves_once_after_the_step(run, size):
 @both
 @pytest.mark.parametrize("size", [10, 5, 2, 7])  # a micro-batch of one has no variance
 def test_running_statistics_move_once_by_those_of_the_whole_window(run, size):
-    norm = mg.BatchNorm(2, momentum=0.5, dtype=np.float64)
+    norm = mg.BatchNorm(2, momentum=0.5, statistics="micro", dtype=np.float64)
     toy = Toy(np.eye(2), norm)
     run(toy, mg.SGD([toy.w], 0.0), [PAIRS, 2 * PAIRS], size)
 

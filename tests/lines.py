@@ -32,6 +32,7 @@ READING_ORDER = [
     "reading.py",
     "plotting.py",
     "demo.py",
+    "four_ways.py",
     "explain.py",
     "checking.py",
     "exercises.py",

@@ -1,0 +1,205 @@
+"""`minigrad batchnorm`: how far from one batch's gradient are four ways to do BatchNorm in parts?
+
+`error` is the experiment: the gradient by micro-batches, in one of the four ways, against that of
+the whole batch. Three are `statistics` that BatchNorm takes by name. The fourth, "no adjoints", is
+what is often thought to be enough: the statistics of the whole batch, held fixed; the gradient that
+should flow through them is missing. `work` predicts the time of the exact way, `time_ratio` and
+`peaks` measure time and memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from pathlib import Path
+from statistics import median
+from time import process_time
+from typing import Any
+
+import numpy as np
+
+import minigrad as mg
+from minigrad import plotting
+
+WAYS = ("micro", "running", "no adjoints", "batch")
+LAYERS = (1, 2, 3, 8)
+SAMPLES, WIDTH, CLASSES = 96, 16, 4
+SPLITS = {"12 of 8": 8, "96 of 1": 1, "40, 40, 16": 40}  # samples of a micro-batch
+
+
+def net(layers: int, statistics: str = "batch", width: int = WIDTH) -> mg.Module:
+    """An MLP with that many BatchNorms in a chain, of float64, always with the same weights."""
+    rng, norm = np.random.default_rng(0), partial(mg.BatchNorm, statistics=statistics)
+    return mg.MLP(*[width] * (layers + 1), CLASSES, norm=norm, rng=rng, dtype=np.float64)
+
+
+def batch(samples: int = SAMPLES, width: int = WIDTH, seed: int = 1) -> tuple[Any, Any]:
+    """Inputs (samples, width) whose columns have different means, and labels."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((samples, width)) + rng.standard_normal(width)
+    return x, rng.integers(0, CLASSES, samples)
+
+
+def gradient(model: mg.Module, data: tuple, micro_batch_size: int) -> np.ndarray:
+    """The gradient of the batch, as one vector."""
+    mg.accumulate(model, mg.cross_entropy, data, micro_batch_size)
+    return np.concatenate([p.grad.ravel() for p in model.parameters()])
+
+
+def error(way: str, layers: int, micro_batch_size: int) -> float:
+    """How far the gradient of one of WAYS is from that of one batch, as a share of its norm.
+
+    NaN where a way has no answer: a micro-batch of one has no statistics of its own.
+    """
+    data = batch()
+    if micro_batch_size == 1 and way in ("micro", "running"):
+        return np.nan
+    model = net(layers, "batch" if way == "no adjoints" else way)
+    if way in ("running", "no adjoints"):
+        run_to(model, data[0])
+    if way == "no adjoints":
+        model.eval()  # standardizes by the running statistics, which are now the batch's
+    expected = gradient(net(layers), data, SAMPLES)
+    found = gradient(model, data, micro_batch_size)
+    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+
+
+def run_to(model: mg.Module, x: Any) -> None:
+    """Move the running statistics to those of this batch: the best that they can be."""
+    norms = [m for m in model.modules() if isinstance(m, mg.BatchNorm)]
+    before = [(m.momentum, m.statistics) for m in norms]
+    for m in norms:
+        m.momentum, m.statistics = 1.0, "batch"
+    with mg.no_grad():
+        model(x)
+    for m, (momentum, statistics) in zip(norms, before):
+        m.momentum, m.statistics = momentum, statistics
+        m.running_var = m.running_var * ((len(x) - 1) / len(x))  # biased, as it is in training
+
+
+# ----------------------------------------------------------------------- time and memory
+
+
+def work(layers: int, k: int) -> float:
+    """The products of the exact way over those of an ordinary step, where all layers are equal.
+
+    With L + 1 linear layers an ordinary micro-batch takes L + 1 products forward, L + 1 for the
+    weights, L for the inputs of all but the first. Statistics of level l take l of them, the first
+    micro-batch all; adjoints of level l take L + 1, and L + 1 - l back.
+    """
+    L = layers
+    ordinary = 3 * L + 2
+    probe = (L + 1 - 1) / k
+    statistics = sum(range(1, L + 1)) + probe
+    adjoints = sum((L + 1) + (L + 1 - level) for level in range(1, L + 1))
+    return (statistics + adjoints + ordinary) / ordinary
+
+
+def time_ratio(layers: int, width: int = 192, b: int = 192, k: int = 4, tries: int = 5) -> float:
+    """The processor time of the exact way over that of statistics="micro"; interleaved, medians."""
+    data = batch(b * k, width)
+    models = net(layers, "micro", width), net(layers, "batch", width)
+    seconds: tuple[list[float], list[float]] = ([], [])
+    for _ in range(tries + 1):
+        for model, times in zip(models, seconds):
+            start = process_time()
+            mg.accumulate(model, mg.cross_entropy, data, b)
+            times.append(process_time() - start)
+    ordinary, exact = (median(times[1:]) for times in seconds)  # the first one warms up
+    return exact / ordinary
+
+
+def peaks(layers: int, micro_batch_size: int = 8) -> tuple[int, int]:
+    """Bytes at most of one batch at once, and of the exact way in micro-batches."""
+    found = []
+    for size in (SAMPLES, micro_batch_size):
+        model, data = net(layers), batch()
+        mg.accumulate(model, mg.cross_entropy, data, size)
+        with mg.measure_memory() as memory:
+            mg.accumulate(model, mg.cross_entropy, data, size)
+        found.append(memory.peak)
+    return found[0], found[1]
+
+
+# ------------------------------------------------------------------------ table and figure
+
+
+def table(errors: dict[tuple[str, int, int], float]) -> str:
+    """Errors of the gradient, then what the exact way costs."""
+    lines = [f"{'layers':<8}{'split':<14}" + "".join(f"{way:>14}" for way in WAYS)]
+    for layers in LAYERS:
+        for split, b in SPLITS.items():
+            cells = "".join(f"{shown(errors[way, layers, b]):>14}" for way in WAYS)
+            lines.append(f"{layers:<8}{split:<14}{cells}")
+    lines += [
+        "",
+        f"{'layers':<8}{'passes':<10}{'products':<12}{'time':<10}{'memory, of one batch'}",
+    ]
+    for layers in LAYERS:
+        whole, parts = peaks(layers)
+        predicted, took = work(layers, 4), time_ratio(layers)
+        costs = f"{2 * layers + 1:<10}{f'x {predicted:.2f}':<12}{f'x {took:.2f}':<10}"
+        lines.append(f"{layers:<8}{costs}{100 * parts / whole:.0f} %")
+    return "\n".join(lines)
+
+
+def shown(share: float) -> str:
+    """An error as it is printed: rounding is called so."""
+    if np.isnan(share):
+        return "no answer"
+    return "rounding" if share < 1e-12 else f"{100 * share:.0f} %"
+
+
+def figure(errors: dict[tuple[str, int, int], float]) -> Any:
+    """The error of each way against the number of layers, for micro-batches of 8."""
+    from matplotlib.figure import Figure
+
+    looks = zip(WAYS, (plotting.RED, plotting.PURPLE, plotting.ORANGE, plotting.BLUE), "o^sD")
+    with plotting.style():
+        page = Figure(figsize=(8.4, 3.8), layout="constrained")
+        axes = page.add_subplot()
+        for (way, colour, marker), line in zip(looks, plotting.LINES):
+            shares = [max(errors[way, layers, 8], 1e-17) for layers in LAYERS]
+            axes.plot(LAYERS, shares, color=colour, marker=marker, ls=line, label=way)
+        axes.set_yscale("log")
+        axes.set_ylim(1e-17, 30)
+        axes.set_xticks(LAYERS)
+        axes.set_xlabel("BatchNorm layers in a chain")
+        axes.set_title("error of the gradient of 12 micro-batches of 8, as a share of its norm")
+        axes.axhspan(1e-17, 1e-12, color="#eef2fb", lw=0)
+        axes.text(8, 3e-13, "rounding", ha="right", va="top", color=plotting.DARK)
+        axes.legend(loc="center right")
+    return page
+
+
+# ----------------------------------------------------------------------- the command line
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `minigrad batchnorm`."""
+    parser.add_argument(
+        "--out", metavar="FILE", type=Path, default=Path("batchnorm.svg"), help="the figure"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """`minigrad batchnorm`. Returns 0, or 1 if the exact way is not exact."""
+    if args.out.suffix.lower() not in plotting.SUFFIXES:
+        what = f"--out is {str(args.out)!r}, expected a name that ends in .svg or .png"
+        raise argparse.ArgumentError(None, f"{what}; choose another")
+    errors = {
+        (way, layers, b): error(way, layers, b)
+        for way in WAYS
+        for layers in LAYERS
+        for b in SPLITS.values()
+    }
+    print(f"{SAMPLES} samples, MLP of width {WIDTH}, float64: the gradient against one batch's\n")
+    print(table(errors))
+    if plotting.available():
+        try:
+            print(f"\nThe figure is in {plotting.save(figure(errors), args.out)}.")
+        except OSError as reason:
+            what = f"--out is {str(args.out)!r} and cannot be written ({reason.strerror})"
+            raise argparse.ArgumentError(None, f"{what}, expected a file; choose another") from None
+    exact = [share for (way, _, _), share in errors.items() if way == "batch"]
+    return 0 if max(exact) < 1e-12 else 1

@@ -71,6 +71,7 @@ class Window:
     statistics: dict[Any, Any] = field(default_factory=dict)
     positions: dict[Any, int] = field(default_factory=dict)
     penalty_moved: Any = False
+    replay_moved: Any = False
     gradients: list[Any] = field(default_factory=list)  # the finished ones
     frozen: list[Tensor] = field(default_factory=list)
 
@@ -195,7 +196,11 @@ class Window:
         square = None if exact else squared_norm(gradients)
         totals = [mine.total for mine in self.sums.values()]
         weights = [mine.weight for mine in self.sums.values()]
-        square, moved, *numbers = fetch([square, self.penalty_moved, *totals, *weights])
+        doubts = self.penalty_moved, self.replay_moved
+        square, moved, replayed, *numbers = fetch([square, *doubts, *totals, *weights])
+        if replayed:
+            what = "a further pass over a micro-batch computed something else, expected the same"
+            raise ValueError(f"{what}: draw by mg.Dropout alone, detach nothing between BatchNorms")
         if moved:
             what = "mg.penalty() got other values in other micro-batches, expected a term that"
             raise ValueError(f"{what} depends on parameters alone; mg.per_sample is for data")

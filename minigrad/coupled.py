@@ -18,7 +18,8 @@ are all that is kept from pass to pass. A loss of the whole batch is the same th
 outputs as variables: GradCache (Gao et al. 2021), one pass more.
 
 `exact` is the whole procedure. We know of no publication of it for BatchNorm. Which layer depends
-on which is read off the tape: a dependence through detach() or no_grad() is not seen.
+on which is read off the tape, which sees no dependence through detach() or no_grad(); and each pass
+must compute what the others did. Where the first micro-batch tells otherwise, that is an error.
 """
 
 from __future__ import annotations
@@ -94,6 +95,7 @@ def exact(window: Any, loss: Callable[..., Loss], walk: Walk) -> int:
     coupling.last = True
     walk(lambda i, t, part: window.add(coupling.joined(piece(model(i), t, part)), True), coupling)
     window.statistics.update(coupling.statistics)
+    window.replay_moved = coupling.moved
     return passes + 1
 
 
@@ -114,6 +116,8 @@ class Coupling:
         self.probing = self.last = False  # is it the first pass, the last one?
         self.calls: list[BatchNorm] = []  # of this micro-batch
         self.carried: dict[str, list[Tensor]] = {}
+        self.first: dict[BatchNorm, Any] = {}  # the squares that a layer's first micro-batch held
+        self.moved: Any = False  # did a later pass compute something else?
 
     def start(self) -> None:
         """A micro-batch begins."""
@@ -124,12 +128,19 @@ class Coupling:
         self._check(layer)
         if self.measured:
             return self._measure(layer, x)
+        if self.last and layer in self.first:
+            self.compare(self.first.pop(layer), _squares(Statistics.of(x.data)))
         if layer in self.leaves:
             return self.leaves[layer]  # whose gradients, the adjoints, this pass adds up
         for unit, adjoints in self.adjoints.items():
             if layer in adjoints:
                 self.carried[unit].append(_carry(x, self.statistics[layer], adjoints[layer]))
         return _tensors(self.statistics[layer], like=x)
+
+    def compare(self, before: Any, now: Any) -> None:
+        """Note whether a pass is far from what it repeats; the window asks when it ends."""
+        far = abs(now - before) > abs(before).max() * constant(1e-3, before)
+        self.moved = self.moved | far.any()
 
     def _check(self, layer: BatchNorm) -> None:
         """Only then is the chain of layers the same for each micro-batch."""
@@ -171,6 +182,7 @@ class Coupling:
             return _tensors(self.statistics[layer], like=x)
         if level == self.measured:
             before = self.statistics.get(layer)
+            self.first.setdefault(layer, _squares(own))
             self.statistics[layer] = own if before is None else before.merge(own)
             last = [other for other in self.levels if self.levels[other] == level][-1]
             if layer is last and not self.probing:
@@ -239,6 +251,11 @@ def _tensors(statistics: Statistics, like: Tensor | None = None, requires_grad=F
     return [Tensor(mean, requires_grad), Tensor(var, requires_grad)]
 
 
+def _squares(statistics: Statistics) -> Any:
+    """The sum of the squares of each channel: unlike that of deviations not 0 for one sample."""
+    return statistics.squares + statistics.mean * statistics.mean * statistics.n
+
+
 def _reaches(x: Tensor, leaves: list[Tensor]) -> bool:
     """Does x depend on one of these leaves?"""
     seen, stack = set(), [x.node]
@@ -304,6 +321,9 @@ def _cached(window: Any, loss: Callable[..., Loss], walk: Walk, coupling: Coupli
 
     def piece(outputs: Any, targets: tuple, part: slice) -> Loss:
         terms, first = [], part.start == 0
+        if first:
+            for w, output in zip(whole, _tuple(outputs), strict=True):
+                coupling.compare(w.data[part], output.data)
         for term in total.terms:
             found = cache[term.unit]
             pairs = zip(whole, _tuple(outputs), strict=True)

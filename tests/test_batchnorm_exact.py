@@ -735,6 +735,37 @@ def test_a_layer_that_is_no_use_costs_no_error():
     assert model.norms[0].weight.grad is None
 
 
+class Noise(mg.Module):
+    """Draws anew in each pass."""
+
+    def __init__(self):
+        self.rng = np.random.default_rng(0)
+
+    def forward(self, x):
+        return x + self.rng.standard_normal(x.shape)
+
+
+class Detached(mg.Module):
+    def forward(self, x):
+        return x.detach() * 2
+
+
+@pytest.mark.parametrize("size", [5, 1])
+@pytest.mark.parametrize("odd", [Noise, Detached])
+def test_a_pass_that_computes_something_else_is_an_error_and_not_a_wrong_gradient(odd, size):
+    layers = chain(2).layers
+    model = mg.Sequential(*layers[:3], odd(), *layers[3:])
+    before = bits(model.state_dict())
+    sgd = mg.SGD(model.parameters(), 0.5)
+    with pytest.raises(ValueError, match="computed something else, expected the same") as error:
+        mg.train_step(model, mg.cross_entropy, sgd, data(), size)
+    assert "\n" not in str(error.value)
+    assert bits(model.state_dict()) == before
+    assert all(p.grad is None for p in model.parameters())
+    assert sgd.updates == 0
+    mg.train_step(model, mg.cross_entropy, sgd, data(), N)  # one pass may do as it likes
+
+
 def test_a_choice_that_does_not_exist_is_refused():
     with pytest.raises(ValueError, match=r"statistics='batches', expected 'batch', 'micro' or"):
         mg.BatchNorm(3, statistics="batches")

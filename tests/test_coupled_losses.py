@@ -239,7 +239,7 @@ def test_one_output_in_two_places_gets_the_gradient_of_both():
             y = super().forward(x)
             return y, y
 
-    loss = mg.coupled(lambda pair, t: mg.dice(pair[0] * pair[1], t) + mg.contrastive(pair))
+    loss = mg.coupled(lambda pair, t: mg.dice(pair[0] * pair[1], t))
     hold(Same, loss, shapes(), [5, 1, 4, 2], 2)
 
 
@@ -459,6 +459,18 @@ def test_outputs_in_a_list_are_refused():
     loss = mg.coupled(lambda outputs, t: mg.dice(outputs[0], t))
     with pytest.raises(TypeError, match="outputs of type list, expected a Tensor or a tuple"):
         mg.accumulate(Listed(), loss, shapes(), 4)
+
+
+def test_a_model_that_draws_by_itself_is_an_error_and_not_a_wrong_gradient():
+    class Noisy(Mask):
+        def forward(self, x):
+            y = super().forward(x)
+            return y * rng.random(y.shape)
+
+    rng, model = np.random.default_rng(0), Noisy()
+    with pytest.raises(ValueError, match="computed something else, expected the same"):
+        mg.accumulate(model, mg.dice, shapes(), 4)
+    assert all(p.grad is None for p in model.parameters())
 
 
 @pytest.mark.parametrize("at", range(1, 6))

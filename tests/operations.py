@@ -304,6 +304,11 @@ OPERATIONS = {
         [(6, 3), (3,), (3,)],
         lambda t, x, w, b: t.nn.functional.batch_norm(x, None, None, w, b, True, eps=1e-3),
     ),
+    "rescale": Operation(
+        F.rescale,
+        [(6, 3), (3,), (3,), (3,)],
+        lambda t, x, mean, scale, bias: (x - mean) * scale + bias,
+    ),
 }
 
 LOSSES = {

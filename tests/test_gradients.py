@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import minigrad as mg
+from minigrad import batchnorm, layers, losses, normalization
 from minigrad import functions as F
-from minigrad import layers, losses, normalization
 from minigrad.tensor import Tensor
 from tests.operations import CLASS_WEIGHTS, LABELS, LAYERS, ROWS, layer, leaves
 
@@ -56,7 +56,8 @@ def test_every_operation_and_loss_has_a_row():
 
 
 def test_every_layer_has_a_row():
-    classes = public(layers, inspect.isclass) | public(normalization, inspect.isclass)
+    homes = layers, normalization, batchnorm
+    classes = {name: c for home in homes for name, c in public(home, inspect.isclass).items()}
     modules = {name for name, c in classes.items() if issubclass(c, mg.Module)}
     assert {name.split(":")[0] for name in LAYERS} | ELSEWHERE == modules - CONTAINERS
 

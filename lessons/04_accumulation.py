@@ -289,7 +289,8 @@ plotting.show(figure, "04-every-cut", caption)
 #
 # The last grade needs an example. BatchNorm subtracts from each value the mean over its
 # *micro-batch*, and divides by the spread there: sample $i$ then looks at its neighbours, against
-# condition 3. In minigrad it is the one layer of this grade.
+# condition 3. In a loop like the one above it is of this grade. (minigrad's own steps pass over the
+# batch several times for it; that is a subject of its own.)
 
 # %%
 for dtype in (np.float32, np.float64):
@@ -694,7 +695,7 @@ show_source(mg.accumulate, mg.accumulation.run)
 # A loss that is a sum over samples, divided by a weight from the data, has the same gradient
 # however its batch is cut. Add the gradients of the sums; divide once, by the weight that was seen.
 # Nothing may couple the samples, redraw, or move inside the window. Exact where no sum is rounded,
-# else to rounding; BatchNorm is different. It is the large batch, not $k$ small steps.
+# else to rounding; BatchNorm in such a loop is different. It is the large batch, not $k$ steps.
 #
 # ## References
 #

@@ -272,8 +272,9 @@ def accumulate(
     update: the number of the update for which random layers draw.
 
     What `.grad` held before is forgotten. After an error all gradients are None. Equal to one
-    batch: *exact* or to *rounding* for every layer but BatchNorm, for any sizes. Nothing but
-    gradients changes: BatchNorm's running statistics stay as they are.
+    batch: *exact* or to *rounding* for any sizes, for every layer but a BatchNorm that was asked
+    for other statistics than those of the batch. Nothing but gradients changes: BatchNorm's running
+    statistics stay as they are.
     """
     check_model(model)
     parts = micro_batches(count_samples(batch), micro_batch_size, accumulation_steps)

@@ -4,6 +4,8 @@ The output for one sample depends on all others, by the mean and the variance of
 the loss is no sum over samples. Where a batch comes in micro-batches, `statistics` says what to
 standardize by; the three ways stand side by side in `BatchNorm.rows`. The running statistics, which
 serve in evaluation, move once an update in all of them, by the merged statistics of the window.
+
+Taught in lesson 07.
 """
 
 from __future__ import annotations

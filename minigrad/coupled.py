@@ -20,6 +20,8 @@ outputs as variables: GradCache (Gao et al. 2021), one pass more.
 `exact` is the whole procedure. We know of no publication of it for BatchNorm. Which layer depends
 on which is read off the tape, which sees no dependence through detach() or no_grad(); and each pass
 must compute what the others did. Where the first micro-batch tells otherwise, that is an error.
+
+Taught in lesson 08.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """LayerNorm and GroupNorm: normalizations of each sample by itself, which couple no samples.
 
 Any split of a batch gives its gradient, to *rounding*. BatchNorm is another matter: batchnorm.py.
+
+Taught in lesson 07.
 """
 
 from __future__ import annotations

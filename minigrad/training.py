@@ -50,8 +50,8 @@ def train_step(
     keeps all counts and warns; "raise" raises FloatingPointError.
 
     The update is that of micro_batch_size=len(batch): *exact* or to *rounding* for every layer but
-    BatchNorm. Afterwards all gradients are None (`accumulate` shows them), and after an error
-    nothing else has changed.
+    a BatchNorm that was asked for other statistics than those of the batch. Afterwards all
+    gradients are None (`accumulate` shows them), and after an error nothing else has changed.
     """
     options = Options(optimizer, clip_norm, average, on_nonfinite)
     parts = micro_batches(count_samples(batch), micro_batch_size, accumulation_steps)

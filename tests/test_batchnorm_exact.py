@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import minigrad as mg
 import minigrad.batchnorm
 from minigrad.accumulation import Window
+from minigrad.data import digits
 from minigrad.randomness import current_samples
 from minigrad.tensor import record
 from tests.bits import bits
@@ -1090,3 +1091,27 @@ def test_renormalization_reads_the_statistics_of_the_last_update_in_all_micro_ba
     np.testing.assert_allclose(
         look.norm.running_mean, 0.9 * renorm(x).running_mean + 0.1 * x.mean(axis=0), rtol=1e-12
     )
+
+
+@pytest.mark.parametrize("micro_batch_size", [32, 100])
+def test_digits_train_the_same_for_five_epochs_whatever_the_micro_batches(micro_batch_size):
+    (x, y), _ = digits(np.float64)
+
+    def losses(size):
+        model = mg.MLP(64, 32, 32, 10, norm=mg.BatchNorm, rng=np.random.default_rng(0))
+        model.astype(np.float64)
+        optimizer = mg.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        return [
+            mg.train_step(
+                model, mg.cross_entropy, optimizer, (x[i : i + 256], y[i : i + 256]), size
+            )
+            for _ in range(5)
+            for i in range(0, len(x), 256)
+        ]
+
+    whole, parts = losses(256), losses(micro_batch_size)
+    assert {report.passes for report in parts} == {5}
+    assert {report.passes for report in whole} == {1}
+    assert whole[-1].loss < 0.2 * whole[0].loss  # it learned
+    for a, b in zip(whole, parts, strict=True):
+        assert abs(a.loss - b.loss) < 1e-9

@@ -389,6 +389,7 @@ UNARY = [
 @pytest.mark.parametrize("outer", range(len(UNARY)))
 def test_no_two_rational_operations_in_a_row_make_a_float(outer):
     for inner in range(len(UNARY)):
+        mg.manual_seed(0)  # dropout that leaves nothing would divide 0 by 0
         x = mg.Tensor(mg.fractions([[1, -0.5], [1, 2]]), True)
         y = UNARY[outer](UNARY[inner](x))
         y.backward(np.ones(y.shape))

@@ -94,7 +94,7 @@ def test_ctrl_c_ends_with_130_and_no_traceback(monkeypatch, capsys):
     assert capsys.readouterr().err == "\nminigrad: interrupted\n"
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT to send to one process")
 def test_a_real_interrupt_ends_a_running_demo_the_same_way():
     command = [sys.executable, "-m", "minigrad", "demo", "--epochs", "10000"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -121,7 +121,7 @@ def test_a_fault_of_minigrad_itself_keeps_its_traceback(monkeypatch):
         cli.main(["demo"])
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="pipes of a POSIX shell")
+@pytest.mark.skipif(sys.platform == "win32", reason="on Windows a closed pipe is another error")
 def test_a_reader_that_stops_reading_sees_no_traceback():
     command = [sys.executable, "-m", "minigrad", "demo", "--help"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

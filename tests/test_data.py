@@ -102,7 +102,9 @@ def test_the_file_of_sentences_is_the_same_to_the_last_bit():
     assert sha256((HERE / "language_reference.txt").read_bytes()).hexdigest() == SENTENCES
 
 
-@pytest.mark.skipif(sys.version_info[:3] != (3, 11, 7), reason="the text is of Python 3.11.7")
+@pytest.mark.skipif(
+    sys.version_info[:3] != (3, 11, 7), reason="needs Python 3.11.7, whose text it is"
+)
 def test_sources_md_makes_the_file_of_sentences_again(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = (HERE / "SOURCES.md").read_text(encoding="utf-8")

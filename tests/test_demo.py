@@ -496,7 +496,7 @@ def test_a_bad_value_gets_one_sentence_and_exit_2_before_any_work(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.skipif(mg.available(), reason="there is a GPU")
+@pytest.mark.skipif(mg.available(), reason="needs a machine without a GPU")
 def test_without_a_gpu_gpu_is_refused(arguments, capsys):
     assert arguments("--gpu") == 2
     errors = capsys.readouterr().err

@@ -66,9 +66,11 @@ def test_the_background_is_white_and_opaque(tmp_path):
     assert pixels.shape[2] == 3 or (pixels[..., 3] == 1).all()
 
 
+@pytest.mark.skipif(
+    "petroff6" not in matplotlib.color_sequences,
+    reason="needs Matplotlib 3.11, which knows petroff6 by name",
+)
 def test_the_colours_are_petroff6():
-    if "petroff6" not in matplotlib.color_sequences:
-        pytest.skip("Matplotlib knows petroff6 by name since 3.11")
     ours = [colors.to_rgb(colour) for colour in plotting.COLOURS]
     assert ours == matplotlib.color_sequences["petroff6"]
 

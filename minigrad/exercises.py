@@ -117,9 +117,8 @@ def on_a_line(text: str) -> str:
 def drawn(cells: list[Any], variant: int | None) -> list[Any]:
     """The cells of one variant: its numbers put in, cells of other variants left out.
 
-    Hidden tests import their tools again: an answer may have given the names to something else.
-
-    variant: a seed, or None for the numbers as they stand in the source.
+    variant: a seed, or None for the numbers as they stand in the source. Hidden tests import their
+    tools again: an answer may have given the names to something else.
     """
 
     def tagged(tag: str) -> list[Any]:

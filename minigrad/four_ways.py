@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import minigrad as mg
-from minigrad import plotting
+from minigrad import demo, plotting
 
 WAYS = ("micro", "running", "no adjoints", "batch")
 LAYERS = (1, 2, 3, 8)
@@ -89,7 +89,7 @@ def work(layers: int, k: int) -> float:
     """
     L = layers
     ordinary = 3 * L + 2
-    probe = (L + 1 - 1) / k
+    probe = L / k  # the layers that the first micro-batch goes beyond level 1
     statistics = sum(range(1, L + 1)) + probe
     adjoints = sum((L + 1) + (L + 1 - level) for level in range(1, L + 1))
     return (statistics + adjoints + ordinary) / ordinary
@@ -184,9 +184,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """`minigrad batchnorm`. Returns 0, or 1 if the exact way is not exact."""
-    if args.out.suffix.lower() not in plotting.SUFFIXES:
-        what = f"--out is {str(args.out)!r}, expected a name that ends in .svg or .png"
-        raise argparse.ArgumentError(None, f"{what}; choose another")
+    demo.check_out(args.out)
     errors = {
         (way, layers, b): error(way, layers, b)
         for way in WAYS

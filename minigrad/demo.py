@@ -532,20 +532,7 @@ def run(args: argparse.Namespace) -> int:
     print("", table(result), "", sep="\n")
     for sentence in conclusions(result):
         print(textwrap.fill(sentence, 90, break_on_hyphens=False))
-    if plotting.available():
-        try:
-            plotting.save(figure(result), args.out)
-        except OSError as error:
-            raise refusal(
-                f"--out is {str(args.out)!r} and cannot be written ({error.strerror}), expected a "
-                "file in a folder of yours; choose another"
-            ) from None
-        print(f"The figure is in {args.out}.")
-    else:
-        print(
-            'The figure needs Matplotlib: pip install "minigrad[lessons]", or in a clone '
-            'pip install -e ".[lessons]".'
-        )
+    draw(lambda: figure(result), args.out)
     return 0 if result.equal or settings.couples else 1
 
 
@@ -590,6 +577,24 @@ def check_out(path: Path) -> None:
         raise refusal(
             f"--out is {str(path)!r}, expected a new file or a figure of minigrad, which this is "
             "not; choose another name"
+        )
+
+
+def draw(make: Callable[[], Any], path: Path) -> None:
+    """Save the figure that `make` draws, and say where it is, or what it needs."""
+    if plotting.available():
+        try:
+            plotting.save(make(), path)
+        except OSError as error:
+            raise refusal(
+                f"--out is {str(path)!r} and cannot be written ({error.strerror}), expected a "
+                "file in a folder of yours; choose another"
+            ) from None
+        print(f"The figure is in {path}.")
+    else:
+        print(
+            'The figure needs Matplotlib: pip install "minigrad[lessons]", or in a clone '
+            'pip install -e ".[lessons]".'
         )
 
 

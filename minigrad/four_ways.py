@@ -193,11 +193,7 @@ def run(args: argparse.Namespace) -> int:
     }
     print(f"{SAMPLES} samples, MLP of width {WIDTH}, float64: the gradient against one batch's\n")
     print(table(errors))
-    if plotting.available():
-        try:
-            print(f"\nThe figure is in {plotting.save(figure(errors), args.out)}.")
-        except OSError as reason:
-            what = f"--out is {str(args.out)!r} and cannot be written ({reason.strerror})"
-            raise argparse.ArgumentError(None, f"{what}, expected a file; choose another") from None
+    print()
+    demo.draw(lambda: figure(errors), args.out)
     exact = [share for (way, _, _), share in errors.items() if way == "batch"]
     return 0 if max(exact) < 1e-12 else 1

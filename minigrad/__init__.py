@@ -1,8 +1,8 @@
 """minigrad: gradient accumulation from scratch, in plain NumPy.
 
 Read the files in this order: arrays (skip it at first), tensor, functions, losses, randomness,
-layers, normalization, batchnorm, flat, optimizers, batches, coupled (skip it at first too),
-accumulation; then device, memory, training, streaming, schedules and the edges.
+layers, normalization, batchnorm, flat, optimizers, batches, noise and coupled (skip both at first),
+accumulation; then device, memory, training, streaming, schedules, stochastic and the edges.
 """
 
 from minigrad.accumulation import StepReport, accumulate
@@ -52,10 +52,19 @@ from minigrad.losses import (
     squared_error,
 )
 from minigrad.memory import Memory, measure_memory
+from minigrad.noise import GradientNoise, SmoothedNoise, batch_noise, trade_off
 from minigrad.normalization import GroupNorm, LayerNorm
 from minigrad.optimizers import SGD, Adam, AdamW, Optimizer
 from minigrad.randomness import Samples, current_seed, drawing, manual_seed
 from minigrad.schedules import cosine, linear_decay, step_decay, warmup
+from minigrad.stochastic import (
+    StepRule,
+    asymptotic_variance,
+    linear_moments,
+    polyak_ruppert,
+    robbins_monro,
+    stationary_variance,
+)
 from minigrad.streaming import Accumulator
 from minigrad.tensor import Tensor, no_grad
 from minigrad.training import NonFiniteWarning, WeightAverage, clip_grad_norm, train_step
@@ -71,6 +80,7 @@ __all__ = [
     "BatchNorm",
     "Dropout",
     "Embedding",
+    "GradientNoise",
     "GroupNorm",
     "LayerNorm",
     "Linear",
@@ -83,14 +93,18 @@ __all__ = [
     "Samples",
     "Sequential",
     "Sigmoid",
+    "SmoothedNoise",
     "Statistics",
     "StepReport",
+    "StepRule",
     "Tanh",
     "Tensor",
     "WeightAverage",
     "absolute_error",
     "accumulate",
+    "asymptotic_variance",
     "available",
+    "batch_noise",
     "binary_cross_entropy_with_logits",
     "clip_grad_norm",
     "concatenate",
@@ -108,6 +122,7 @@ __all__ = [
     "initial_weight",
     "linear",
     "linear_decay",
+    "linear_moments",
     "log",
     "log_softmax",
     "logsumexp",
@@ -121,15 +136,19 @@ __all__ = [
     "parameter",
     "penalty",
     "per_sample",
+    "polyak_ruppert",
     "relu",
+    "robbins_monro",
     "sigmoid",
     "sqrt",
     "squared_error",
     "stack",
+    "stationary_variance",
     "step_decay",
     "tanh",
     "to_cpu",
     "to_gpu",
+    "trade_off",
     "train_step",
     "warmup",
     "where",

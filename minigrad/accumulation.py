@@ -21,6 +21,7 @@ from minigrad.batches import count_samples, each, micro_batches, take
 from minigrad.coupled import HELD, Coupling, Visit, couples, exact
 from minigrad.layers import Module
 from minigrad.losses import BATCH, WINDOW, Loss, Term, nonzero
+from minigrad.noise import GradientNoise, NoiseMeter
 from minigrad.randomness import Samples, current_seed, drawing
 from minigrad.tensor import Tensor, backward
 
@@ -45,6 +46,7 @@ class StepReport:
 
     weights: what each unit was divided by. grad_norm: of the finished gradient, before clipping;
     None for Fractions. passes: how often each sample was looked at. reason: why `updated` is False.
+    noise: that of the gradient, where it was asked for (noise.py).
     """
 
     loss: Any
@@ -54,6 +56,7 @@ class StepReport:
     passes: int = 1
     updated: bool = False
     reason: str | None = None
+    noise: GradientNoise | None = None
 
 
 @dataclass(slots=True)
@@ -64,6 +67,7 @@ class Window:
     leaves: dict[Tensor, Any]  # its keys: whose `.grad` this window fills, and clears
     reduction: str
     update: int
+    meter: NoiseMeter | None = None
     seed: int = field(default_factory=current_seed)
     samples: int = 0
     micro_batches: int = 0
@@ -129,6 +133,17 @@ class Window:
             self._add_term(term, retain_graph=term is not terms[-1])
         for term in loss.terms:
             term.total = term.total.detach()  # whoever keeps the loss keeps no tape
+        if self.meter is not None:
+            self._measure(self.meter)
+
+    def _measure(self, meter: NoiseMeter) -> None:
+        """Let the meter look at what has added up."""
+        if [*self.sums] == [WINDOW] or len(self.sums) > 1:
+            units = ", ".join(map(repr, self.sums))
+            what = f"noise was asked of a loss with the units {units}, expected one of data"
+            raise ValueError(f"{what}; leave penalties to the optimizer's weight_decay")
+        weight = next(iter(self.sums.values())).weight if self.sums else 0
+        meter.look(self.leaves, weight, self.samples)
 
     def _counts(self, term: Term, every: bool) -> bool:
         """False for a term that adds nothing: all targets masked, or a penalty seen before."""
@@ -182,6 +197,7 @@ class Window:
         for all numbers of the report together (and more for a norm that float32 cannot hold).
         """
         first, *others = self.sums.values() or [Sum(0, 0, None)]
+        measured = [] if self.meter is None else self.meter.numbers(self.leaves)
         gradients = collect()
         for mine in (first, *others):
             for g in gradients if mine is first else mine.gradients.values():
@@ -197,20 +213,22 @@ class Window:
         totals = [mine.total for mine in self.sums.values()]
         weights = [mine.weight for mine in self.sums.values()]
         doubts = self.penalty_moved, self.replay_moved
-        square, moved, replayed, *numbers = fetch([square, *doubts, *totals, *weights])
+        square, moved, replayed, *numbers = fetch([square, *doubts, *totals, *weights, *measured])
         if replayed:
             what = "a further pass over a micro-batch computed something else, expected the same"
             raise ValueError(f"{what}: draw by mg.Dropout alone, detach nothing between BatchNorms")
         if moved:
             what = "mg.penalty() got other values in other micro-batches, expected a term that"
             raise ValueError(f"{what} depends on parameters alone; mg.per_sample is for data")
-        totals, weights = numbers[: len(totals)], numbers[len(totals) :]
+        n = len(totals)
+        totals, weights, measured = numbers[:n], numbers[n : 2 * n], numbers[2 * n :]
         divisors = map(nonzero, weights) if self.reduction == "mean" else [1] * len(weights)
         return StepReport(
             loss=sum(total / divisor for total, divisor in zip(totals, divisors, strict=True)),
             weights={u: w for u, w in zip(self.sums, weights, strict=True) if u != WINDOW},
             grad_norm=None if exact else root(square, gradients),
             micro_batches=self.micro_batches,
+            noise=None if self.meter is None else self.meter.read(measured),
         )
 
 
@@ -248,7 +266,13 @@ def run(window: Window, loss: Callable[..., Loss], batch: Any, parts: list[slice
             with drawing(window.next_samples(part.stop - part.start, coupling)):
                 visit(inputs, targets, part)
 
+    if window.meter is not None and len(parts) < 2:
+        what = f"noise was asked of a window of {len(parts)} micro-batch"
+        raise ValueError(f"{what}, expected 2 or more; give a smaller micro_batch_size")
     if len(parts) > 1 and couples(window.model, loss):
+        if window.meter is not None:
+            what = "noise was asked where the samples of a batch depend on each other"
+            raise ValueError(f"{what}, expected a sum over samples; use statistics='micro'")
         return exact(window, loss, walk)
     walk(lambda inputs, targets, part: window.add(loss(window.model(inputs), *targets)))
     return 1
@@ -263,13 +287,15 @@ def accumulate(
     accumulation_steps: int | None = None,
     reduction: str = "mean",
     update: int = 0,
+    noise: str | None = None,
 ) -> StepReport:
     """Put the gradient of the whole batch in `.grad` of each parameter, a micro-batch at a time.
 
     batch: (inputs, *targets), each an array or a tuple or dict of arrays that share axis 0. Inputs
     go to model(inputs), the result and the targets to loss(outputs, *targets), which returns a
     Loss. reduction: "mean" divides by the weight of the whole batch, "sum" does not divide.
-    update: the number of the update for which random layers draw.
+    update: the number of the update for which random layers draw. noise: "parts" or "sums" measures
+    the noise of the gradient, of one sample and as a mean whatever `reduction` is: see NoiseMeter.
 
     What `.grad` held before is forgotten. After an error all gradients are None. Equal to one
     batch: *exact* or to *rounding* for any sizes, for every layer but a BatchNorm that was asked
@@ -278,7 +304,8 @@ def accumulate(
     """
     check_model(model)
     parts = micro_batches(count_samples(batch), micro_batch_size, accumulation_steps)
-    window = Window(model, dict.fromkeys(model.parameters()), reduction, update)
+    meter = None if noise is None else NoiseMeter(noise)
+    window = Window(model, dict.fromkeys(model.parameters()), reduction, update, meter)
     try:
         passes = run(window, loss, batch, parts)
         report = window.finish(lambda: [p.grad for p in window.leaves if p.grad is not None])

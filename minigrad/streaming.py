@@ -49,10 +49,11 @@ class Accumulator:
         clip_norm: float | None = None,
         average: WeightAverage | None = None,
         on_nonfinite: str = "skip",
+        noise: str | None = None,
     ) -> None:
         check_model(model)
         self.model, self.reduction = model, reduction
-        self.options = Options(optimizer, clip_norm, average, on_nonfinite)
+        self.options = Options(optimizer, clip_norm, average, on_nonfinite, noise)
         self.accumulation_steps = positive("accumulation_steps", accumulation_steps)
         self.micro_batches = self.updates = 0
         self.report: StepReport | None = None
@@ -224,7 +225,10 @@ class Accumulator:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state_dict` was taken, with the model and the optimizers of that moment."""
+        """Go on where `state_dict` was taken, with the model and the optimizers of that moment.
+
+        A window that was open then has no noise in its report.
+        """
         self.drop()
         self.micro_batches, self.updates = state["micro_batches"], state["updates"]
         saved = state["window"]
@@ -247,6 +251,7 @@ class Accumulator:
         )
         window.update, window.seed, window.samples, window.micro_batches = saved["counts"]
         window.penalty_moved = saved["penalty_moved"]
+        window.meter = None  # what it saw before is not saved
         self._left = saved["updates"], self._seen()[1]
 
 

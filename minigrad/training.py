@@ -21,6 +21,7 @@ from minigrad.arrays import constant, root, squared_norm
 from minigrad.batches import count_samples, micro_batches
 from minigrad.layers import Module, load_arrays
 from minigrad.losses import Loss
+from minigrad.noise import NoiseMeter
 from minigrad.optimizers import Optimizer
 from minigrad.tensor import Tensor
 
@@ -41,10 +42,11 @@ def train_step(
     clip_norm: float | None = None,
     average: WeightAverage | None = None,
     on_nonfinite: str = "skip",
+    noise: str | None = None,
 ) -> StepReport:
     """One update by the gradient of the whole batch, computed a micro-batch at a time.
 
-    model, loss, batch, micro_batch_size, accumulation_steps, reduction: as in `accumulate`.
+    model, loss, batch, micro_batch_size, accumulation_steps, reduction, noise: as in `accumulate`.
     optimizer: one, or several for different parameters. clip_norm: the largest norm of the
     gradient, of all parameters together. average: moves once. on_nonfinite: "skip" makes no update,
     keeps all counts and warns; "raise" raises FloatingPointError.
@@ -53,7 +55,7 @@ def train_step(
     a BatchNorm that was asked for other statistics than those of the batch. Afterwards all
     gradients are None (`accumulate` shows them), and after an error nothing else has changed.
     """
-    options = Options(optimizer, clip_norm, average, on_nonfinite)
+    options = Options(optimizer, clip_norm, average, on_nonfinite, noise)
     parts = micro_batches(count_samples(batch), micro_batch_size, accumulation_steps)
     window = open_window(model, options, reduction)
     try:
@@ -74,6 +76,7 @@ class Options:
         clip_norm: float | None,
         average: WeightAverage | None,
         on_nonfinite: str,
+        noise: str | None,
     ) -> None:
         self.optimizers = optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]
         if not self.optimizers or not all(isinstance(o, Optimizer) for o in self.optimizers):
@@ -88,6 +91,12 @@ class Options:
         if on_nonfinite not in ("skip", "raise"):
             raise ValueError(f"on_nonfinite is {on_nonfinite!r}, expected 'skip' or 'raise'")
         self.clip_norm, self.average, self.on_nonfinite = clip_norm, average, on_nonfinite
+        self.noise = noise
+        self.meter()
+
+    def meter(self) -> NoiseMeter | None:
+        """What measures the noise of one window, if it was asked for."""
+        return None if self.noise is None else NoiseMeter(self.noise)
 
     def gradients(self) -> list[Any]:
         """Arrays that together hold the gradients of all parameters of the optimizers."""
@@ -98,7 +107,7 @@ def open_window(model: Module, options: Options, reduction: str) -> Window:
     """A window for the next update."""
     check_model(model)
     leaves = dict.fromkeys(options.parameters)
-    window = Window(model, leaves, reduction, options.optimizers[0].updates)
+    window = Window(model, leaves, reduction, options.optimizers[0].updates, options.meter())
     for optimizer in options.optimizers:
         optimizer.lend_homes()
     return window

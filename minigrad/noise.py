@@ -1,0 +1,204 @@
+"""The noise of a gradient: what a batch of B samples knows about all samples there are.
+
+Let G be the mean of the gradients of all samples and S the mean of |g_i - G|^2. The gradient g_B of
+B samples drawn independently has E|g_B - G|^2 = S/B, so that
+
+    E|g_B|^2 = |G|^2 + S/B.
+
+Two sizes of batch give |G|^2 and S, and a window of accumulation has two: its micro-batches, and
+itself. Their ratio, the *noise scale* S/|G|^2 (McCandlish et al. 2018, eq. 2.9), is the size at
+which a batch is half signal, half noise: far below it a larger batch saves updates, far above it
+only costs samples.
+
+`train_step(..., noise="parts")` puts the estimate into its report.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minigrad.arrays import squared_norm
+from minigrad.batches import positive
+from minigrad.tensor import Tensor
+
+WAYS = ("parts", "sums")
+
+
+class GradientNoise(NamedTuple):
+    """signal: an estimate of |G|^2. noise: one of S, the variance of the gradient of one sample,
+    added up over all parameters. Both are unbiased, so either may come out below 0."""
+
+    signal: Any
+    noise: Any
+
+    @property
+    def scale(self) -> Any:
+        """The noise scale, in samples; infinite where no signal was seen. A ratio of unbiased
+        estimates is biased: smooth first (`SmoothedNoise`)."""
+        return self.noise / self.signal if self.signal > 0 else math.inf
+
+
+def batch_noise(gradients: Any, size: int, replace: bool = False) -> Any:
+    """E|g_B - G|^2 for the mean gradient g_B of `size` of the N samples, drawn at random.
+
+    gradients: (N, p), those of the single samples. Drawn with replacement it is S/B; without, as in
+    an epoch, S/B (N - B)/(N - 1), which is 0 for all N: *exact* for Fractions.
+    """
+    count, size = len(gradients), positive("batch_noise() size", size)
+    if not replace and size > count:
+        what = f"batch_noise() got size = {size} of {count} samples"
+        raise ValueError(f"{what}, expected at most {count}; or say replace=True")
+    apart = gradients - np.sum(gradients, axis=0) / count
+    spread = squared_norm([apart]) / count / size
+    return spread if replace or count == 1 else spread * (count - size) / (count - 1)
+
+
+def from_parts(squares: Sequence[Any], weights: Sequence[Any], whole: Any) -> GradientNoise:
+    """From |g_j|^2 of each micro-batch of n_j samples, and |g|^2 of the window's whole gradient.
+
+    All gradients are means. E of the mean of |g_j|^2 is |G|^2 + S mean(1/n_j); that of `whole` is
+    |G|^2 + S/N: two equations (McCandlish et al. 2018, appendix A.1, there for equal n_j).
+    """
+    k = len(squares)
+    by_part, by_whole = sum(1 / n for n in weights) / k, 1 / sum(weights)
+    noise = (sum(squares) / k - whole) / (by_part - by_whole)
+    return GradientNoise(whole - noise * by_whole, noise)
+
+
+def from_sums(squares: Sequence[Any], weights: Sequence[Any]) -> GradientNoise:
+    """From |A_j|^2 of the running sums A_j, of j micro-batches and W_j samples, not divided.
+
+    E|A_j|^2 / W_j = |G|^2 W_j + S is a straight line: the least-squares line through the k points
+    has the slope |G|^2 and meets the axis at S. Unbiased, with more spread than `from_parts`.
+    """
+    k = len(squares)
+    heights = [square / w for square, w in zip(squares, weights, strict=True)]
+    middle, level = sum(weights) / k, sum(heights) / k
+    pairs = list(zip(weights, heights, strict=True))
+    slope = sum((w - middle) * (h - level) for w, h in pairs)
+    slope = slope / sum((w - middle) * (w - middle) for w in weights)
+    return GradientNoise(slope, level - slope * middle)
+
+
+class NoiseMeter:
+    """Looks at the gradient of a window after each micro-batch, and at its end says its noise.
+
+    way: "parts" takes the gradient of each micro-batch apart, which needs one more buffer of the
+    size of the gradient; "sums" needs nothing but the norm of what has added up so far.
+    """
+
+    def __init__(self, way: str) -> None:
+        if way not in WAYS:
+            raise ValueError(f"noise is {way!r}, expected 'parts', 'sums' or None")
+        self.way = way
+        self.before: dict[Tensor, Any] = {}
+        self.squares: list[Any] = []
+        self.weights: list[Any] = []  # of all micro-batches so far
+        self.samples: list[int] = []  # likewise
+
+    def look(self, leaves: Iterable[Tensor], weight: Any, samples: int) -> None:
+        """A micro-batch was added: `.grad` of each leaf holds the sum so far. No wait."""
+        held = [p for p in leaves if p.grad is not None]
+        if self.way == "sums":
+            square = squared_norm(p.grad for p in held)
+        else:
+            square = squared_norm(self._own(p) for p in held)
+        self.squares.append(square)
+        self.weights.append(weight)
+        self.samples.append(samples)
+
+    def _own(self, p: Tensor) -> Any:
+        """What the last micro-batch added to the gradient of p."""
+        before = self.before.get(p)
+        if before is None:
+            self.before[p] = p.grad.copy()
+            return p.grad
+        own = p.grad - before
+        before[...] = p.grad
+        return own
+
+    def numbers(self, leaves: Iterable[Tensor]) -> list[Any]:
+        """All that `read` needs, where it was computed."""
+        whole = squared_norm(p.grad for p in leaves if p.grad is not None)
+        return [whole, *self.squares, *self.weights]
+
+    def read(self, numbers: list[Any]) -> GradientNoise | None:
+        """The noise, from those numbers on the host; None for a single micro-batch, or no weight.
+
+        Raises ValueError where the parts weigh neither the same nor as much as they have samples.
+        """
+        whole, k = numbers[0], len(self.squares)
+        squares, totals = numbers[1 : 1 + k], numbers[1 + k :]
+        parts = _steps(totals)
+        if len(parts) < 2 or not totals[-1]:
+            return None
+        if len(set(parts)) > 1 and parts != _steps(self.samples):
+            what = f"noise was asked of micro-batches that weigh {_listed(parts)}"
+            raise ValueError(f"{what}, expected equal weights, or one for each sample")
+        if self.way == "sums":
+            return from_sums(squares, totals)
+        means = [square / (n * n) for square, n in zip(squares, parts, strict=True)]
+        return from_parts(means, parts, whole / (totals[-1] * totals[-1]))
+
+
+def _steps(totals: list[Any]) -> list[Any]:
+    return [after - before for before, after in zip([0, *totals], totals)]
+
+
+def _listed(numbers: list[Any]) -> str:
+    return ", ".join(f"{n:g}" for n in map(float, numbers[:4])) + ", ..." * (len(numbers) > 4)
+
+
+class SmoothedNoise:
+    """The noise over many windows: signal and noise are averaged apart, then divided.
+
+    decay: of the exponential averages, which are corrected for their start (McCandlish et al. 2018,
+    appendix A.1). One window alone tells little: its estimate of |G|^2 is often below 0.
+    """
+
+    def __init__(self, decay: float = 0.95) -> None:
+        if not 0 <= decay < 1:
+            raise ValueError(f"SmoothedNoise() got decay = {decay}, expected 0 or more, below 1")
+        self.decay, self.windows = decay, 0
+        self._sums = (0.0, 0.0)
+
+    def update(self, noise: GradientNoise | None) -> GradientNoise | None:
+        """Take in the noise of one more window, if it has one. Returns the average so far."""
+        if noise is not None and all(map(math.isfinite, noise)):
+            kept = zip(self._sums, noise, strict=True)
+            self._sums = tuple(self.decay * old + (1 - self.decay) * new for old, new in kept)
+            self.windows += 1
+        return self.value
+
+    @property
+    def value(self) -> GradientNoise | None:
+        """The average so far; None before the first window."""
+        if not self.windows:
+            return None
+        seen = 1 - self.decay**self.windows
+        return GradientNoise(*(total / seen for total in self._sums))
+
+
+class TradeOff(NamedTuple):
+    """What a batch size costs, in multiples of the least: updates, and samples."""
+
+    updates: Any
+    samples: Any
+
+
+def trade_off(batch_size: Any, noise_scale: Any) -> TradeOff:
+    """Updates and samples to the same loss: 1 + noise_scale/B times the fewest updates (of an
+    endless batch), 1 + B/noise_scale times the fewest samples (of a batch of one).
+
+    (updates - 1)(samples - 1) = 1, and both are 2 at the noise scale, the critical batch size
+    (McCandlish et al. 2018, eqs. 2.11 and 2.12; a model of the loss, not a theorem). The loss falls
+    by 1/updates of the most that one update can.
+    """
+    for name, value in (("batch_size", batch_size), ("noise_scale", noise_scale)):
+        if not 0 < value < math.inf:
+            raise ValueError(f"trade_off() got {name} = {value}, expected a number above 0")
+    return TradeOff(1 + noise_scale / batch_size, 1 + batch_size / noise_scale)

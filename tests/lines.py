@@ -35,6 +35,7 @@ READING_ORDER = [
     "plotting.py",
     "demo.py",
     "four_ways.py",
+    "noise_on_digits.py",
     "explain.py",
     "checking.py",
     "exercises.py",

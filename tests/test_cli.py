@@ -54,7 +54,7 @@ def test_each_command_explains_all_its_arguments(command, capsys):
 
 
 def test_the_commands_are_the_demonstration_and_the_course(capsys):
-    assert list(cli.COMMANDS) == ["demo", "batchnorm", "lessons", "course", "check"]
+    assert list(cli.COMMANDS) == ["demo", "batchnorm", "noise", "lessons", "course", "check"]
     assert cli.main(["course", "--help"]) == 0
     output = capsys.readouterr().out
     assert all(word in output for word in ("DIR", "--variant SEED", "--instructor"))

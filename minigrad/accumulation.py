@@ -134,16 +134,7 @@ class Window:
         for term in loss.terms:
             term.total = term.total.detach()  # whoever keeps the loss keeps no tape
         if self.meter is not None:
-            self._measure(self.meter)
-
-    def _measure(self, meter: NoiseMeter) -> None:
-        """Let the meter look at what has added up."""
-        if [*self.sums] == [WINDOW] or len(self.sums) > 1:
-            units = ", ".join(map(repr, self.sums))
-            what = f"noise was asked of a loss with the units {units}, expected one of data"
-            raise ValueError(f"{what}; leave penalties to the optimizer's weight_decay")
-        weight = next(iter(self.sums.values())).weight if self.sums else 0
-        meter.look(self.leaves, weight, self.samples)
+            self.meter.look(self.leaves, self.sums, self.samples)
 
     def _counts(self, term: Term, every: bool) -> bool:
         """False for a term that adds nothing: all targets masked, or a penalty seen before."""
@@ -266,13 +257,10 @@ def run(window: Window, loss: Callable[..., Loss], batch: Any, parts: list[slice
             with drawing(window.next_samples(part.stop - part.start, coupling)):
                 visit(inputs, targets, part)
 
-    if window.meter is not None and len(parts) < 2:
-        what = f"noise was asked of a window of {len(parts)} micro-batch"
-        raise ValueError(f"{what}, expected 2 or more; give a smaller micro_batch_size")
-    if len(parts) > 1 and couples(window.model, loss):
-        if window.meter is not None:
-            what = "noise was asked where the samples of a batch depend on each other"
-            raise ValueError(f"{what}, expected a sum over samples; use statistics='micro'")
+    coupled = len(parts) > 1 and couples(window.model, loss)
+    if window.meter is not None:
+        window.meter.expect(len(parts), coupled)
+    if coupled:
         return exact(window, loss, walk)
     walk(lambda inputs, targets, part: window.add(loss(window.model(inputs), *targets)))
     return 1

@@ -23,6 +23,7 @@ import numpy as np
 
 from minigrad.arrays import squared_norm
 from minigrad.batches import positive
+from minigrad.losses import WINDOW
 from minigrad.tensor import Tensor
 
 WAYS = ("parts", "sums")
@@ -100,15 +101,34 @@ class NoiseMeter:
         self.weights: list[Any] = []  # of all micro-batches so far
         self.samples: list[int] = []  # likewise
 
-    def look(self, leaves: Iterable[Tensor], weight: Any, samples: int) -> None:
-        """A micro-batch was added: `.grad` of each leaf holds the sum so far. No wait."""
+    @staticmethod
+    def expect(micro_batches: int, coupled: bool) -> None:
+        """Raise ValueError for a window that has no noise: of one micro-batch, or whose samples
+        depend on each other."""
+        if micro_batches < 2:
+            what = "noise was asked of a window of 1 micro-batch, expected 2 or more"
+            raise ValueError(f"{what}; give a smaller micro_batch_size")
+        if coupled:
+            what = "noise was asked where the samples of a batch depend on each other"
+            raise ValueError(f"{what}, expected a sum over samples; use statistics='micro'")
+
+    def look(self, leaves: Iterable[Tensor], sums: dict[str, Any], samples: int) -> None:
+        """A micro-batch was added: `.grad` of each leaf holds the sum so far. No wait.
+
+        sums: of the window, by unit. samples: of the window so far. Raises ValueError for several
+        units, or for a penalty alone.
+        """
+        if len(sums) > 1 or WINDOW in sums:
+            units = ", ".join(map(repr, sums))
+            what = f"noise was asked of a loss with the units {units}, expected one of data"
+            raise ValueError(f"{what}; leave penalties to the optimizer's weight_decay")
         held = [p for p in leaves if p.grad is not None]
         if self.way == "sums":
             square = squared_norm(p.grad for p in held)
         else:
             square = squared_norm(self._own(p) for p in held)
         self.squares.append(square)
-        self.weights.append(weight)
+        self.weights.append(sum(mine.weight for mine in sums.values()))
         self.samples.append(samples)
 
     def _own(self, p: Tensor) -> Any:

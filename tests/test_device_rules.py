@@ -131,6 +131,16 @@ def test_an_update_waits_once_and_never_inside_a_micro_batch(setting):
             ).mean().backward()
 
 
+@pytest.mark.parametrize("way", ["parts", "sums"])
+def test_measuring_the_noise_waits_no_further_and_gives_the_bits_of_numpy(way):
+    reports, _ = train("AdamW, dropout", noise=way)
+    with Meter() as meter:
+        far_reports, _ = train("AdamW, dropout", to_fake, noise=way)
+        assert meter.waits == len(far_reports)
+    assert reports == far_reports
+    assert all(report.noise is not None for report in reports)
+
+
 def test_labels_that_lie_on_the_device_are_trusted_and_cost_no_wait():
     x, y = classification()
     model = _move(model_of(), to_fake)

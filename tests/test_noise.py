@@ -386,8 +386,7 @@ def test_a_window_of_no_weight_has_no_noise():
 
 def test_the_meter_names_the_many_weights_that_differ_by_the_first_four():
     meter = NoiseMeter("sums")
-    for weight, samples in [(2, 1), (3, 2), (5, 3), (6, 4), (8, 5)]:
-        meter.look([], weight, samples)
+    meter.squares, meter.weights, meter.samples = [0] * 5, [2, 3, 5, 6, 8], [1, 2, 3, 4, 5]
     with pytest.raises(ValueError, match=r"weigh 2, 1, 2, 1, \.\.\., expected"):
         meter.read([0, 0, 0, 0, 0, 0, 2, 3, 5, 6, 8])
 

@@ -2,7 +2,8 @@
 
 Read the files in this order: arrays (skip it at first), tensor, functions, losses, randomness,
 layers, normalization, batchnorm, flat, optimizers, batches, noise and coupled (skip both at first),
-accumulation; then device, memory, training, streaming, schedules, stochastic and the edges.
+accumulation; then device, memory, training, streaming, schedules, layerwise, stochastic and
+the edges.
 """
 
 from minigrad.accumulation import StepReport, accumulate
@@ -42,6 +43,7 @@ from minigrad.layers import (
     initial_weight,
     parameter,
 )
+from minigrad.layerwise import LAMB, LARS, corrected_momentum
 from minigrad.losses import (
     Loss,
     absolute_error,
@@ -72,6 +74,8 @@ from minigrad.training import NonFiniteWarning, WeightAverage, clip_grad_norm, t
 __version__ = "0.1.0"
 
 __all__ = [
+    "LAMB",
+    "LARS",
     "MLP",
     "SGD",
     "Accumulator",
@@ -109,6 +113,7 @@ __all__ = [
     "clip_grad_norm",
     "concatenate",
     "contrastive",
+    "corrected_momentum",
     "cosine",
     "coupled",
     "cross_entropy",

@@ -28,6 +28,7 @@ READING_ORDER = [
     "training.py",
     "streaming.py",
     "schedules.py",
+    "layerwise.py",
     "stochastic.py",
     "gradcheck.py",
     "data/__init__.py",

@@ -176,6 +176,9 @@ OPTIMIZERS: dict[str, Callable[[Any], mg.Optimizer]] = {
     "Adam": lambda p: mg.Adam(p, lr=0.01),
     "Adam, weight decay": lambda p: mg.Adam(p, lr=0.01, weight_decay=0.25),
     "AdamW": lambda p: mg.AdamW(p, lr=0.01),
+    "LARS": lambda p: mg.LARS(p, lr=0.125, trust_coefficient=0.125, weight_decay=0.25),
+    "LARS, outside": lambda p: mg.LARS(p, lr=0.125, trust_coefficient=0.125, form="outside"),
+    "LAMB": lambda p: mg.LAMB(p, lr=0.01),
 }
 
 

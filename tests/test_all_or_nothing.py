@@ -90,6 +90,14 @@ class Adam(Starved, mg.Adam):
     pass
 
 
+class LARS(Starved, mg.LARS):
+    pass
+
+
+class LAMB(Starved, mg.LAMB):
+    pass
+
+
 class WeightAverage(Starved, mg.WeightAverage):
     pass
 
@@ -100,6 +108,10 @@ OPTIMIZERS = {
     "two": lambda net: [
         SGD(net.last.parameters(), Rate(), momentum=0.5),
         Adam(net.first.parameters(), Rate()),
+    ],
+    "layer-wise": lambda net: [
+        LARS(net.last.parameters(), Rate(), form="corrected"),
+        LAMB(net.first.parameters(), Rate()),
     ],
 }
 
@@ -326,7 +338,11 @@ both = pytest.mark.parametrize("way", [train_step, stream])
 
 @both
 @pytest.mark.parametrize(
-    ("optimizers", "index"), [("momentum", 0), ("adam", 0), ("two", 0), ("two", 1), ("two", -1)]
+    ("optimizers", "index"),
+    [
+        *[("momentum", 0), ("adam", 0), ("two", 0), ("two", 1), ("two", -1)],
+        *[("layer-wise", 0), ("layer-wise", 1)],
+    ],
 )
 def test_no_memory_for_the_update_leaves_everything_as_it_was(way, optimizers, index):
     def mend(run):
@@ -338,7 +354,11 @@ def test_no_memory_for_the_update_leaves_everything_as_it_was(way, optimizers, i
 
 @both
 @pytest.mark.parametrize(
-    ("optimizers", "index"), [("momentum", 0), ("adam", 0), ("two", 0), ("two", 1)]
+    ("optimizers", "index"),
+    [
+        *[("momentum", 0), ("adam", 0), ("two", 0), ("two", 1)],
+        *[("layer-wise", 0), ("layer-wise", 1)],
+    ],
 )
 def test_a_schedule_that_fails_leaves_everything_as_it_was(way, optimizers, index):
     def mend(run):

@@ -34,11 +34,11 @@ def test_fractions_stay_exact_whatever_the_reduction(reduction):
     assert model.bias.data[0] == Fraction(1, 3) / (3 if reduction == "mean" else 1)
 
 
-@pytest.mark.parametrize("optimizer", [mg.Adam, mg.AdamW])
-def test_adam_refuses_fractions_before_it_changes_them(optimizer):
+@pytest.mark.parametrize("optimizer", [mg.Adam, mg.AdamW, mg.LARS, mg.LAMB])
+def test_what_needs_roots_refuses_fractions_before_it_changes_them(optimizer):
     model = linear(object)
-    with pytest.raises(TypeError, match="no square root"):
-        optimizer(model.parameters())
+    with pytest.raises(TypeError, match=rf"{optimizer.__name__}\(\) got .* no square root"):
+        optimizer(model.parameters(), lr=1)
     assert all_exact(model.weight.data)
 
 

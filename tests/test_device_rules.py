@@ -73,6 +73,17 @@ SETTINGS = {
         lambda p: mg.SGD(p, 0.1, weight_decay=0.1),
     ),
     "GroupNorm, two units": ({"norm": group_norm}, two_units, lambda p: mg.Adam(p, 0.01)),
+    "LARS": ({}, mg.cross_entropy, lambda p: mg.LARS(p, 1.0, weight_decay=0.1, clip=True)),
+    "LARS, corrected": (
+        {"norm": mg.LayerNorm},
+        mg.cross_entropy,
+        lambda p: mg.LARS(p, mg.warmup(1.0, 3), form="corrected"),
+    ),
+    "LAMB, BatchNorm": (
+        {"norm": mg.BatchNorm},
+        mg.cross_entropy,
+        lambda p: mg.LAMB(p, 0.01, norm_limits=(0.1, 10)),
+    ),
     "binary": ({}, binary, lambda p: mg.Adam(p, 0.01, weight_decay=0.1)),
 }
 

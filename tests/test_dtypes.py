@@ -88,12 +88,16 @@ def test_embedding_and_dropout_keep_the_dtype(dtype):
         lambda p: mg.SGD(p, lambda update: np.float64(0.5)),
         lambda p: mg.Adam(p, np.float64(0.1), (np.float64(0.5), np.float64(0.5)), np.float64(1e-8)),
         lambda p: mg.AdamW(p, Fraction(1, 8), weight_decay=0.5),
+        lambda p: mg.LARS(p, *[np.float64(0.5)] * 4, clip=True),
+        lambda p: mg.LARS(p, Fraction(1, 8), Fraction(1, 2), Fraction(1, 2), Fraction(1, 2)),
+        lambda p: mg.LAMB(p, np.float64(0.5), [np.float64(0.5)] * 2, *[np.float64(0.5)] * 2),
+        lambda p: mg.LAMB(p, Fraction(1, 8), norm_limits=(np.float64(0.5), Fraction(2))),
     ],
 )
 def test_an_update_keeps_the_dtype_whatever_that_of_the_hyperparameters(make, dtype):
-    p = mg.Tensor(np.ones(3, dtype), True)
+    p = mg.Tensor(np.ones((3, 1), dtype), True)
     optimizer, average = make([p]), mg.WeightAverage([p], np.float64(0.5))
-    p.grad = np.ones(3, dtype)
+    p.grad = np.ones((3, 1), dtype)
     mg.clip_grad_norm([p], np.float64(0.5))
     assert p.grad.dtype == dtype
     optimizer.step()
@@ -101,7 +105,7 @@ def test_an_update_keeps_the_dtype_whatever_that_of_the_hyperparameters(make, dt
     states = [state for state in optimizer.state_dict().values() if hasattr(state, "dtype")]
     assert len(states) == len(optimizer.states)
     assert {p.data.dtype, *(s.dtype for s in states), average.values[0].dtype} == {np.dtype(dtype)}
-    assert not np.array_equal(p.data, np.ones(3))
+    assert not np.array_equal(p.data, np.ones((3, 1)))
 
 
 # ------------------------------------------------------------------- operands that are no Tensor

@@ -8,6 +8,8 @@ loss, level 0 and Y a mini-batch's gradient, these lines are stochastic gradient
 of k looks at one x is one look with k times less variance: that is what accumulation buys.
 
 `robbins_monro` walks; the rest of the file says beforehand how far the walk will be from the root.
+
+Taught in lesson 01.
 """
 
 from __future__ import annotations

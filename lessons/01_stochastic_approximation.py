@@ -252,11 +252,11 @@ assert variance[100] > 2 * variance[1000] > 4 * variance[10_000]
 #
 # ## The picture
 #
-# All numbers so far came from `mg.linear_moments`: for a line, mean and variance of $x_n$ follow
-# from the ones before, and nothing needs to be drawn. The next cell checks it against all 256 ways
-# in which 8 looks with the noise $+1$ or $-1$ can turn out. Then it draws 2000 walks under each of
-# the four rules, from $x_0 = 4$ to the root 0, and multiplies the mean square of the error by $n$.
-# A flat line then means "it falls like that of a mean of $n$ measurements".
+# The variances of the last cell came from `mg.linear_moments`: for a line, mean and variance of
+# $x_n$ follow from the ones before, and nothing needs to be drawn. The next cell checks it against
+# all 256 ways in which 8 looks with the noise $+1$ or $-1$ can turn out. Then it draws 2000 walks
+# under each of the four rules, from $x_0 = 4$ to the root 0, and multiplies the mean square of the
+# error by $n$. A flat line then means "it falls like that of a mean of $n$ measurements".
 #
 # **Before you run it,** sketch the five curves: the four rules, and for $n^{-0.7}$ also the average
 # of all points so far, which is the subject of a later section. (Afterwards change `first` to 40:
@@ -485,9 +485,9 @@ for c in (2, 8, 32):
     print(f"{c:4} {found[0]:11.3f} {found[1]:15.3f} {found[2]:16.3f}")
 
 # %% [markdown]
-# The steps $c/n$ need the right $c$; the average does not. (`skip` leaves out the first tenth of
-# the points, on the way to the root.) Note what is averaged here: **points**. Accumulation averages
-# **looks**, at one point.
+# The steps $c/n$ need the right $c$; the average hardly cares. (`skip` leaves out the first tenth
+# of the points, on the way to the root.) Note what is averaged here: **points**. Accumulation
+# averages **looks**, at one point.
 #
 # ## Is it SGD? Least squares by hand
 #
@@ -546,13 +546,13 @@ print("work round a square:", round_a_square(mean_gradient), "and", round_a_squa
 
 # Both walks. The one on the left is a loop of SGD, line by line.
 moves = 3000
-steps = mg.StepRule(Fraction(1, 3), shift=2).first(moves)
+steps = mg.StepRule(1 / 3, shift=2).first(moves)
 rng = np.random.default_rng(0)
 w = np.array([2.0, -2.0])
 by_hand = [w]
 for a, i in zip(steps, rng.integers(len(t), size=moves)):
     gradient = (X[i] @ w - t[i]) * X[i]
-    w = w - float(a) * gradient
+    w = w - a * gradient
     by_hand.append(w)
 
 drawn = iter(np.random.default_rng(0).integers(len(t), size=moves))
@@ -610,10 +610,10 @@ plotting.show(
 #
 # ## The mean of k looks
 #
-# Now the question of this course. A batch of $N$ samples in $k$ micro-batches is: look several
-# times *at one point*, add up, divide once, and only then move. The mean of $k$ independent looks
-# has the expectation $M(x)$ and the variance $s^2 / k$. So accumulation is the rule of 1951 with
-# less noise, and with $k$ times fewer moves from the same looks.
+# Now the question of this course. Let each micro-batch of a window be a look. Then accumulation is:
+# look $k$ times *at one point*, add up, divide once, and only then move. The mean of $k$
+# independent looks has the expectation $M(x)$ and the variance $s^2 / k$. So it is the rule of 1951
+# with less noise, and with $k$ times fewer moves from the same looks.
 #
 # **Before you run the next cell:** 256 looks, a line with slope 1, the start 1 away from the root,
 # noise of variance 1, equal steps of $\frac1{10}$. Which $k$ of 1, 4, 16, 64 ends nearest? And with

@@ -203,9 +203,9 @@ def run(args: argparse.Namespace) -> int:
                 reasons = [f"cell {bar.n} ended the kernel: is there enough memory for it?"]
         rows.append((path.stem, cells, perf_counter() - start, len(reasons)))
         wrong += [f"{path.stem}: {reason}" for reason in reasons]
-    print(f"{'lesson':<24}{'cells':>6}{'seconds':>9}")
+    print(f"{'lesson':<30}{'cells':>6}{'seconds':>9}")
     for name, cells, seconds, reasons in rows:
-        print(f"{name:<24}{cells:>6}{seconds:>9.1f}  {'WRONG' if reasons else 'right'}")
+        print(f"{name:<30}{cells:>6}{seconds:>9.1f}  {'WRONG' if reasons else 'right'}")
     for sentence in wrong:
         print(sentence)
     return int(bool(wrong))

@@ -1,6 +1,6 @@
 """Stochastic approximation: where is M(x) = level, when every look at M is noisy?
 
-    x_{n+1} = x_n + a_n (level - Y_n),    E[Y_n | x_n] = M(x_n)
+    x_n = x_{n-1} + a_n (level - Y_n),    E[Y_n] = M(x_{n-1}),    n = 1, 2, ...
 
 (Robbins & Monro 1951). The steps a_n must add up to infinity, or x stops short of the root; and
 their squares to something finite, or the noise is never averaged out. Where M is the gradient of a

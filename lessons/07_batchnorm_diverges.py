@@ -25,10 +25,12 @@
 # $$\mu = \frac1N \sum_i x_i, \qquad v = \frac1N \sum_i (x_i - \mu)^2, \qquad
 # \hat x_i = \frac{x_i - \mu}{\sqrt{v + \varepsilon}}, \qquad y_i = \gamma \hat x_i + \beta .$$
 #
-# $\gamma$ and $\beta$ are learnt, one of each a channel; $\varepsilon$ is tiny, so that nothing is
-# divided by 0. In this lesson it is 0 where that makes numbers simpler. $\mu$ and $v$ are the
-# **statistics** of the batch. When the trained net is used, an answer must not depend on who
-# else asks: then *running statistics*, averages that training has kept, take their place.
+# ($\mu$ was a momentum and $v$ a velocity in lesson 03; here they are the mean and the variance.)
+# $\gamma$ and $\beta$ are learnt, one of each a channel: in the code `weight`, which begins at 1,
+# and `bias`, which begins at 0. $\varepsilon$ is tiny, so that nothing is divided by 0; in this
+# lesson it is 0 where that makes numbers simpler. $\mu$ and $v$ are the **statistics** of the
+# batch. When the trained net is used, an answer must not depend on who else asks: then *running
+# statistics*, averages that training has kept, take their place.
 #
 # **Before you run the next cell:** one channel, four samples, 0, 2, 10, 12. What are $\mu$, $v$ and
 # the four outputs? Now memory allows two samples at a time: 0, 2 and then 10, 12. What comes out?
@@ -52,7 +54,7 @@ def standardized(x):
     return (x - x.mean(axis=0)) / np.sqrt(x.var(axis=0))
 
 
-norm = mg.BatchNorm(1, eps=0.0, dtype=np.float64)  # weight 1, bias 0
+norm = mg.BatchNorm(1, eps=0.0, dtype=np.float64)  # called by itself: the rows that it is given
 whole = norm(x4).data
 cut = np.concatenate([norm(x4[:2]).data, norm(x4[2:]).data])
 for by_minigrad, rows in ((whole, [x4]), (cut, [x4[:2], x4[2:]])):
@@ -81,12 +83,12 @@ assert cut[1] > cut[2]  # the order of the second and the third sample has turne
 #
 # - needs no bias: its gradient is 0;
 # - can have weights of any scale: those $a$ times as large give the same output, and have a
-#   gradient $1/a$ times as large.
+#   gradient $1/a$ times as large, since a step must be $a$ times as long to have the same effect.
 #
-# In a deep net without it each layer multiplies the scale. **Before you run the next cell:** four
-# hidden layers start with weights a quarter as large as they should be. How much smaller does the
-# signal get on its way through a net of ReLUs, and which of the two nets will learn? And with
-# weights four times too large?
+# In a deep net without it each layer multiplies the scale. **Before you run the next cell:** a net
+# of four hidden layers and a last one, with ReLUs between them, starts with weights a quarter as
+# large as they should be, in all five layers. How much smaller are its logits? Will it learn, with
+# BatchNorm behind each hidden layer, and without? And with weights four times too large?
 
 # %%
 (x_train, y_train), _ = digits(np.float64)
@@ -115,7 +117,7 @@ def deep(norm, scale, hidden=4):
 first = x_train[:128], y_train[:128]
 net, larger = deep(mg.BatchNorm, 1), deep(mg.BatchNorm, 4)
 for one in (net, larger):
-    for layer in one.layers[1::3]:
+    for layer in one.layers[1::3]:  # the layers are Linear, BatchNorm, ReLU, and so on
         layer.eps = 0.0
     mg.accumulate(one, mg.cross_entropy, first, 128)
 assert np.linalg.norm(net.layers[0].bias.grad) < 1e-12 < np.linalg.norm(net.layers[0].weight.grad)
@@ -124,7 +126,7 @@ mg.accumulate(larger, mg.cross_entropy, first, 128)
 assert gap(4 * larger.layers[0].weight.grad, net.layers[0].weight.grad) < 1e-12
 print("a bias before BatchNorm: gradient 0 (< 1e-12); weights 4 times as large: gradient 1/4")
 
-final = {}
+final, nets = {}, {}
 print("\nloss after 40 updates    weights / 4   as usual   times 4")
 for name, norm in {"without BatchNorm": None, "with BatchNorm": mg.BatchNorm}.items():
     for scale in (1 / 4, 1, 4):
@@ -134,28 +136,39 @@ for name, norm in {"without BatchNorm": None, "with BatchNorm": mg.BatchNorm}.it
             rows = slice(128 * update % 1536, 128 * update % 1536 + 128)
             batch = x_train[rows], y_train[rows]
             report = mg.train_step(net, mg.cross_entropy, optimizer, batch, 128)
-        final[name, scale] = report.loss
+        final[name, scale], nets[name, scale] = report.loss, net
     print(f"{name:20}", *(f"{final[name, scale]:12.2f}" for scale in (1 / 4, 1, 4)))
 
 plain, normed = (
     [final[name, scale] for scale in (1 / 4, 1, 4)]
     for name in ("without BatchNorm", "with BatchNorm")
 )
-faint, usual = (deep(None, scale)(x_train[:9]).data for scale in (1 / 4, 1))
+faint, usual, loud = (deep(None, scale)(x_train[:9]).data for scale in (1 / 4, 1, 4))
 assert np.array_equal(faint, usual / 4**5)  # exact: a power of 2, and biases start at 0
+assert np.array_equal(loud, usual * 4**5)
+hidden = x_train
+for layer in nets["without BatchNorm", 4].layers[:-1]:
+    hidden = layer(hidden)
+assert not hidden.data.any()  # at the end its last ReLUs are 0 for every sample
 assert min(plain[0], plain[2]) > np.log(10) - 0.1  # log 10: nothing learnt
 assert max(normed) < np.log(10) - 0.6
+assert normed == sorted(normed)  # the smaller the weights, the larger their gradient
 
 # %% [markdown]
-# Five layers at a quarter of the scale leave $1/4^5$ of the logits: too little to learn from. With
-# BatchNorm all three nets learn. That much is certain; what else it does for the training of deep
-# nets, and why, is still discussed (Santurkar et al. 2018).
+# Five layers at a quarter of the scale leave $1/4^5$ of the logits: too little to learn from. At
+# four times the scale the logits are $4^5$ times as large, and so are the first steps: they throw
+# the weights so far that in the end the ReLUs are 0 for every sample. No gradient passes them, and
+# a last bias alone can do no better than log 10. With BatchNorm all three nets learn, the one with
+# the smaller weights sooner, since its gradient is larger. That much is certain; what else it does
+# for the training of deep nets, and why, is still discussed (Santurkar et al. 2018).
 #
 # ## Not a sum over samples
 #
 # Lesson 04 named five conditions under which micro-batches are one batch. The third was *alone*:
 # the loss of sample $i$ looks at sample $i$ only. Here $\mu$ and $v$ contain all samples, and so
-# every output depends on every input. With $s = \sqrt{v}$ and $n$ rows, at $\varepsilon = 0$,
+# every output depends on every input. Let $s = \sqrt{v}$ be the standard deviation (the
+# *deviation*, for short), $n$ the number of rows, and $[i = j]$ be 1 if $i = j$ and 0 if not. At
+# $\varepsilon = 0$,
 #
 # $$\frac{\partial \hat x_i}{\partial x_j} =
 # \frac1s \Big( [i = j] - \frac1n - \frac{\hat x_i \hat x_j}{n} \Big).$$
@@ -167,8 +180,9 @@ assert max(normed) < np.log(10) - 0.6
 # derivative of $(x_i - \mu)/s$ is
 # $\frac1s([i = j] - \frac1n) - \frac{x_i - \mu}{s^2} \frac{\hat x_j}{n}$. ∎
 #
-# Neither a shift of all inputs nor a stretch is seen in the output: the matrix gives 0 for the
-# directions $(1, \dots, 1)$ and $\hat x$, and $n - 2$ directions are left.
+# Neither a shift of all inputs nor a stretch is seen in the output: the matrix of these derivatives
+# times $(1, \dots, 1)$ is 0, and so is the matrix times $\hat x$. Of the $n$ directions in which
+# the inputs can move, $n - 2$ are left that move an output (the *rank* of the matrix).
 #
 # **Before you run the next cell:** six samples are cut into 3 and 3, and then into 2, 2 and 2.
 # Which of the 36 derivatives are then 0? How many directions are left for $n = 2$?
@@ -233,12 +247,12 @@ plotting.show(
 # %% [markdown]
 # ## What b samples can say
 #
-# All that follows comes from two sums. For *any* inputs, at $\varepsilon = 0$,
+# The first three points below come from two sums. For *any* $b$ inputs, at $\varepsilon = 0$,
 # $\sum_i \hat x_i = 0$ and $\sum_i \hat x_i^2 = b$.
 #
 # - **No output is larger than** $\sqrt{b - 1}$. *Proof, which may be skipped:* the other $b - 1$
-#   outputs sum to $-\hat x_i$, so their squares sum to $\hat x_i^2/(b-1)$ or more; together with
-#   $\hat x_i^2$ this is at most $b$. ∎
+#   outputs sum to $-\hat x_i$. The mean of squares is never below the square of the mean, so their
+#   squares sum to $\hat x_i^2/(b-1)$ or more; together with $\hat x_i^2$ this is at most $b$. ∎
 # - $b = 2$: the outputs are $-1$ and $1$, and no input has a gradient. In the layer's code, where
 #   $\varepsilon > 0$, a little is left: $\varepsilon/(v + \varepsilon)^{3/2}$ times half the
 #   difference of the two output gradients. ($b$ counts all values of a channel; in a layer for
@@ -246,13 +260,15 @@ plotting.show(
 # - $b = 1$: the output is $\beta$, whatever the input was. minigrad refuses it.
 # - **The variance comes out too small.** If $b$ values are drawn at random, each from all of a set
 #   with the variance $s^2$, their variance $v_b$ is on average $E[v_b] = (1 - \frac1b)\, s^2$.
+#   About the mean of the set their squared deviations would be $s^2$ on average; about their own
+#   mean they are less, by the square of the distance of the two means, on average $s^2/b$.
 # - **Where it has gone** (the law of total variance): with parts of $n_j$ samples,
 #   $v_N = \sum_j \frac{n_j}{N} \big( v_j + (\mu_j - \mu)^2 \big)$. The mean of the $v_j$ lacks how
 #   far the parts' means are apart.
 #
 # **Before you run the next cell:** one sample in a micro-batch of five is a million, the others are
-# 0. What is its output? And what are the two terms of the last line for the first example, 0, 2 and
-# 10, 12, whose variance was 26?
+# 0. What is its output? And what are the two terms of the last point, inside the parts and between
+# them, for the first example, 0, 2 and 10, 12, whose variance was 26?
 
 # %%
 far = np.zeros((5, 1))
@@ -320,7 +336,7 @@ assert (within, variance(values)) == (Fraction(29, 6), Fraction(463, 64))
 #
 # - the **error of one cut**: what an update suffers;
 # - the **bias**: the error of the *mean* over all cuts. Luck has been averaged out of it, and no
-#   number of updates averages it away.
+#   number of updates averages it away. (It has nothing to do with the bias of a layer.)
 #
 # The bias has a law. Draw a part of $b$ from the $N$ samples, none twice. Its mean misses that of
 # the batch by chance, and the square of the miss is on average $v_N \frac{N}{N - 1}$ times
@@ -328,12 +344,15 @@ assert (within, variance(values)) == (Fraction(29, 6), Fraction(463, 64))
 # the means cancel over all cuts; what stays, their squares and what the variance lacks, is
 # proportional to the same bracket:
 #
-# $$\text{bias} \approx C \Big( \frac1b - \frac1N \Big), \qquad
-# \text{and not } C \Big( \frac{1}{kb} - \frac1N \Big).$$
+# $$\text{bias} \approx C \Big( \frac1b - \frac1N \Big),$$
 #
-# $k$ does not occur. **Before you run the next cell:** in a plot with two logarithmic axes, which
-# slope has the bias against $\frac1b - \frac1N$? Does the error of one cut fall faster or more
-# slowly with $b$? At which $b$ is it 0?
+# where $C$ depends on the net and the data. $k$ does not occur. If accumulating made the statistics
+# those of the $kb = N$ samples of the window, there would be $\frac1{kb} - \frac1N = 0$ in its
+# place.
+#
+# **Before you run the next cell:** in a plot with two logarithmic axes, which slope has the bias
+# against $\frac1b - \frac1N$? A single miss is about as large as the *root* of its mean square:
+# does the error of one cut fall faster than the bias, or more slowly? At which $b$ are both 0?
 #
 # `micro_batches_at_once` computes all micro-batches of many cuts in one pass, by standardizing
 # along the middle axis of a three-dimensional array: to save time. The cell asserts that it is what
@@ -444,37 +463,44 @@ plotting.show(
 # %% [markdown]
 # Memory allows eight samples at a time. Somebody wants the statistics of a large batch and says:
 # then I accumulate more. **Before you run the next cell:** $b = 8$ stays, and $k$ grows, so that
-# the batch to be imitated grows with it. Where does the error of one cut go?
+# the batch to be imitated grows with it, in the end to all of the digits. Where does the error of
+# one cut go? And what does the law say for a very large $N$?
 
 # %%
 b = 8
 print("  k      N    error of one cut")
 errors_at_b = []
 for k in (2, 4, 16, 64, 192):
-    rng, errors = np.random.default_rng(2), []
+    rng, found, errors = np.random.default_rng(2), [], []
     for _ in range(12):
         rows = rng.permutation(len(x_train))[: k * b]
         expected = micro_batches_at_once(net, rows, k * b)
-        errors.append(gap(micro_batches_at_once(net, rows, b), expected))
+        found.append(micro_batches_at_once(net, rows, b))
+        errors.append(gap(found[-1], expected))
     errors_at_b.append(np.mean(errors))
     print(f"{k:3} {k * b:6} {errors_at_b[-1]:14.2f}")
-print(f"the bias that stays, C / b: {C / b:.2f}")
+assert k * b == len(x_train)  # these last twelve are cuts of one batch: all of the digits
+bias_at_b = gap(np.mean(found, axis=0), expected)
+print(f"the mean of the last {len(found)} cuts: {bias_at_b:.2f}; the law, C / b: {C / b:.2f}")
+assert errors_at_b[1] > errors_at_b[0]
 assert errors_at_b[-1] < errors_at_b[0] / 2  # luck averages out
-assert C / b < errors_at_b[-1] < 2 * C / b  # the bias does not
+assert abs(bias_at_b - C / b) < 0.2 * C / b  # the bias does not
 
 # %% [markdown]
-# What falls with $k$ is luck, for more misses are averaged. What stays is $C/b$: all micro-batches
-# are wrong in the same direction, and adding them up adds that up too. Accumulation computes
-# another function here, exactly: the loss of a net whose samples see $b - 1$ others. With intent
-# that is *Ghost BatchNorm* (Hoffer et al. 2017), whose noise may even help; then $b$ is a choice of
-# the model, and must not follow from memory.
+# What falls with $k$ is luck, for more misses are averaged. (At $k = 2$ it is not yet at its worst,
+# for a micro-batch is half of the batch there; at $k = 1$ there is no error.) What stays is $C/b$:
+# all micro-batches are wrong in the same direction, and adding them up adds that up too.
+# Accumulation computes another function here, exactly: the loss of a net whose samples see $b - 1$
+# others. With intent that is *Ghost BatchNorm* (Hoffer et al. 2017), whose noise may even help;
+# then $b$ is a choice of the model, and must not follow from memory.
 #
 # ## The running statistics
 #
-# In training BatchNorm also moves its running statistics, $r \leftarrow (1 - m)\, r + m\, s$, with
-# the *momentum* $m$ (here $1/10$) and $s$ the mean or the variance of what it saw. For the variance
-# the divisor is $n - 1$, so that it is right on average. Then lesson 06 asks: once an update, or k
-# times? Two faults are in that:
+# In training BatchNorm also moves its running statistics, the mean and the variance:
+# $\text{running} \leftarrow (1 - m)\, \text{running} + m\, \text{seen}$. The share $m$ of what it
+# saw (here $1/10$) is called *momentum*, and is not that of SGD. The variance that goes in has the
+# divisor $n - 1$ in place of $n$, so that it is right on average. Then lesson 06 asks: once an
+# update, or $k$ times? Two faults are in $k$ times:
 #
 # - **horizon**: after $k$ moves the old value has the share $(1 - m)^k$ in place of $1 - m$, as if
 #   the momentum were $1 - (1 - m)^k$: the average forgets sooner, and is noisier;
@@ -499,7 +525,7 @@ def moved_by_calls(parts, momentum):
 
 
 def moved_by_train_step(x, b, statistics="batch"):
-    """Those after one update of minigrad, whose rate is 0."""
+    """Those after one update of minigrad with the rate 0: nothing else moves."""
     norm = mg.BatchNorm(1, statistics=statistics, dtype=np.float64)
     sgd = mg.SGD(norm.parameters(), lr=0)
     mg.train_step(norm, lambda outputs, _: mg.per_sample(outputs.sum(axis=1)), sgd, (x, x), b)
@@ -543,7 +569,9 @@ for statistics in ("batch", "micro", "running"):  # minigrad: one move, by the m
 # %% [markdown]
 # What is needed is one move an update, by the statistics of the whole window. They can be put
 # together from those of the parts, by the law of total variance: `Statistics.merge` (the first
-# function below) does it, whatever the sizes.
+# function below) does it, whatever the sizes. It keeps $n$, the mean and the sum of the squared
+# deviations, and takes two parts at a time: what lies between them is then
+# $\sum_j n_j (\mu_j - \mu)^2 = \frac{n_a n_b}{n} (\mu_b - \mu_a)^2$.
 #
 # The next picture follows 40 updates with $k = 8$, in two cases that happen. Left: at one
 # moment the data shifts. Right: the digits of each window come sorted by their label, so that a
@@ -685,9 +713,10 @@ assert gap(gradients["synchronised over devices"], gradients["one batch"]) > 0.0
 # second device:
 #
 # - **Batch Renormalization** (Ioffe 2017; `statistics="running"`): standardize by the micro-batch,
-#   then multiply by $r = s_b / s_r$ and add $d = (\mu_b - \mu_r)/s_r$, with the running $\mu_r$ and
-#   $s_r$: the *output* is what the running statistics would give, as far as $r$ and $d$ are
-#   within their limits. Backward, $r$ and $d$ count as constants.
+#   then multiply by $r = s / s_\text{run}$ and add $d = (\mu - \mu_\text{run}) / s_\text{run}$.
+#   Since $\frac{x - \mu}{s}\, r + d = \frac{x - \mu_\text{run}}{s_\text{run}}$, the *output* is
+#   what the running statistics give, as far as $r$ and $d$ are within limits, at which they are cut
+#   off. Backward, $r$ and $d$ count as constants, and $\mu$ and $s$ do not.
 # - **Frozen statistics**: evaluation mode while training. The statistics are constants, and all is
 #   a sum over samples again, of another function.
 # - **LayerNorm and GroupNorm** standardize each sample by itself, over its channels, or groups of
@@ -696,7 +725,8 @@ assert gap(gradients["synchronised over devices"], gradients["one batch"]) > 0.0
 #
 # **Before you run the next cell,** the best idea of all: measure the statistics of the *whole*
 # batch first, in a pass without gradients, then hold them constant in a second pass with
-# micro-batches. All outputs, and the loss, are then exactly those of one batch. And the gradient?
+# micro-batches. All outputs, and the loss, are then those of one batch, to rounding. And the
+# gradient?
 
 # %%
 trained = small_net(batch_norm("batch"))
@@ -795,10 +825,11 @@ print("12 updates with b = 3 and with one batch: weights and running statistics 
 show_source(mg.BatchNorm.rows)
 
 # %% [markdown]
-# Three passes over the data in place of one. `coupling.of` in the code above is where mean and
+# Three passes over the data in place of one. In the code above `samples` is what minigrad knows of
+# the window (None where the layer is called by itself), and `coupling.of` is where mean and
 # variance of the whole batch come from, as variables that have gradients of their own. How that
 # works, and what it costs in passes and memory with more than one BatchNorm, is lesson
-# [08](08_exact_batchnorm.ipynb).
+# [08](08_exact_batchnorm.ipynb). Below it stand the two ways in which each micro-batch has its own.
 #
 # ## Usual mistakes
 #

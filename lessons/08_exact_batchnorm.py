@@ -19,8 +19,9 @@
 # ## One layer, six samples
 #
 # BatchNorm breaks condition 3 of the theorem of lesson 04: it compares each sample with the
-# others. The way out of lesson 07 was another layer, or to live with another gradient. Here we
-# want the gradient of *one batch*, from micro-batches, with BatchNorm as it is.
+# others. The repairs of lesson 07 were another layer, or to live with another gradient. At its end
+# minigrad found the gradient of *one batch* all the same, from micro-batches, with BatchNorm as it
+# is. How?
 #
 # The smallest case has one channel. Sample $i$ gives $h_i = x_i W$; the layer subtracts the mean
 # $\mu$ and multiplies by $r = 1/\sqrt{v + \varepsilon}$, where $v$ is the variance; its weight
@@ -28,8 +29,8 @@
 #
 # $$y_i = (h_i - \mu)\, r, \qquad \ell_i = (\gamma\, y_i - t_i)^2, \qquad S = \sum_i \ell_i .$$
 #
-# We write $r = (v + \varepsilon)^{-p}$. BatchNorm has $p = 1/2$. With $p = 1$ all numbers stay
-# fractions, nothing is rounded, and one may ask for `==`; nothing else changes.
+# We write $r = (v + \varepsilon)^{-p}$ in place of the root. BatchNorm has $p = 1/2$. With $p = 1$
+# all numbers stay fractions, nothing is rounded, and one may ask for `==`; the method is the same.
 # ($\varepsilon = 1$ here, so that it can be seen.)
 #
 # **Before you run the next cell:** six samples are cut into 2 and 4, each part is standardized by
@@ -97,7 +98,9 @@ assert np.any(np.sign(micro) != np.sign(whole))
 # samples. But *given* $\mu$ and $v$, as two numbers on the blackboard, $\ell_i$ looks at sample
 # $i$ alone, and $S(W, \gamma, \mu, v)$ is a sum. And $\mu$ and $v$ are sums over samples too:
 # $\mu = \frac1N \sum_i h_i$ and $v = \frac1N \sum_i (h_i - \mu)^2$. All coupling goes through
-# these two numbers. So treat them as variables of their own. By the chain rule
+# these two numbers. So treat them as variables of their own: in a $\partial$ below, the other
+# variables stand still. $W$ reaches $S$ in three ways, straight, through $\mu$ and through $v$, and
+# by the chain rule
 #
 # $$\frac{dS}{dW} = \sum_i \frac{\partial \ell_i}{\partial W}
 # + a_\mu \frac{d\mu}{dW} + a_v \frac{dv}{dW}, \qquad
@@ -106,21 +109,25 @@ assert np.any(np.sign(micro) != np.sign(whole))
 #
 # The two numbers $a$ say how the loss changes if the statistics are moved: they are the
 # **adjoints** of the statistics. They are sums over samples as well. And since $\mu$ and $v$ are
-# sums, so is the rest: $dS/dW$ is the gradient of
+# sums, so are $\frac{d\mu}{dW} = \sum_i \frac1N \frac{dh_i}{dW}$ and
+# $\frac{dv}{dW} = \sum_i \frac2N (h_i - \mu) \frac{dh_i}{dW}$ (what $\mu$ adds to the latter is 0,
+# see below). Put in, all three ways together are the gradient by $W$ of
 #
 # $$J = \sum_i J_i, \qquad J_i = \ell_i + a_\mu \frac{h_i}{N} + a_v \frac{(h_i - \mu)^2}{N},
 # \qquad \mu,\ v,\ a_\mu,\ a_v \text{ held constant.}$$
 #
-# $J$ stands in for $S$: it is a **surrogate**, with another value and the same gradient. It is a
-# sum over samples, so the theorem of lesson 04 holds for it. Three passes over the micro-batches:
+# $J$ stands in for $S$: it is a **surrogate**, with another value and the same gradient $dS/dW$. It
+# is a sum over samples, so the theorem of lesson 04 holds for it. Three passes over the
+# micro-batches:
 #
 # 1. the statistics $\mu$ and $v$;
 # 2. their adjoints $a_\mu$ and $a_v$;
 # 3. the gradient of $J$.
 #
 # From pass to pass four numbers are kept, for any $N$. The next cell writes it down in NumPy,
-# with the derivatives by hand: with $g_i = 2 \gamma (\gamma\, y_i - t_i)$ and $r' = dr/dv$, they
-# are $\partial\ell_i/\partial \mu = -r g_i$, $\partial\ell_i/\partial v = r' (h_i - \mu) g_i$ and
+# with the derivatives by hand. Since $y_i = (h_i - \mu)\, r$, with
+# $g_i = \partial \ell_i / \partial y_i = 2 \gamma (\gamma\, y_i - t_i)$ and $r' = dr/dv$ they are
+# $\partial\ell_i/\partial \mu = -r g_i$, $\partial\ell_i/\partial v = r' (h_i - \mu) g_i$ and
 # $\partial\ell_i/\partial h_i = r g_i$.
 #
 # **Before you run it:** there are 32 ways to cut six samples in a row. On how many will the
@@ -136,7 +143,7 @@ def three_passes(p, sizes, adjoints=True):
     found = [mg.Statistics.of(x[part] @ W) for part in parts]  # pass 1
     n, mean, squares = reduce(mg.Statistics.merge, found)  # as one set of n values
     v = squares / n
-    r, slope = (v + eps) ** -p, -p * (v + eps) ** (-p - 1)
+    r, slope = (v + eps) ** -p, -p * (v + eps) ** (-p - 1)  # slope: r' = dr/dv
 
     a_mean = a_var = 0
     for part in parts if adjoints else []:  # pass 2
@@ -189,8 +196,9 @@ assert sum(deviations) == 0 != deviations[0]
 # $\frac{\partial v}{\partial \mu} = -\frac2N \sum_i (h_i - \mu) = 0$, since $\mu$ is the mean.
 # (The variance is least about the mean, so it does not change when the mean is moved a little.)
 # Over one part the sum is not 0, as the last line shows; over all parts it is. With the other
-# formula, $v = \frac1N \sum h_i^2 - \mu^2$, the term would be $-2\mu$ and would be needed; and in
-# floats its two large numbers would cancel.
+# formula, $v = \frac1N \sum h_i^2 - \mu^2$, the derivative would be $-2\mu$, and the term would be
+# needed; and in floats, where $\mu$ is large, a small difference of two large numbers would lose
+# its digits.
 #
 # ## What the adjoints are for
 #
@@ -218,16 +226,18 @@ print(f"\noff by {100 * off_half_way:.0f} % without adjoints, {100 * off_micro:.
 
 # %% [markdown]
 # A shift of all $h_i$ is subtracted again by the layer: the loss does not see it, and its
-# derivative is 0. The term $a_\mu h_i / N$ is what makes it so: it takes out of the gradient what
-# would only move the mean. The term with $a_v$ does the same for the spread. (Lesson 07:
-# standardized values show no shift of the input, and at $\varepsilon = 0$ no stretch.) Without
-# adjoints the gradient pushes at the mean and the spread, which the next forward pass undoes. So
-# the right outputs do not make a right gradient. (Change `cut` to `[3, 3]`: which rows move?)
+# derivative is 0. The term $a_\mu h_i / N$ is what makes it so: the straight way gives
+# $\sum_i r g_i$, and $a_\mu$ is just minus that. It takes out of the gradient what would only move
+# the mean. The term with $a_v$ does the same for the spread. (Lesson 07: standardized values show
+# no shift of the input, and at $\varepsilon = 0$ no stretch.) Without adjoints the gradient pushes
+# at the mean and the spread, which the next forward pass undoes. So the right outputs do not make a
+# right gradient. (Change `cut` in the first cell to `[3, 3]` and run all: which rows move?)
 #
 # ## Two layers: the last one first
 #
 # Let BatchNorm layers 1, ..., $L$ stand in a chain, with statistics $s_l = (\mu_l, v_l)$ for each
-# channel. The input of layer 2 depends on $s_1$. So
+# channel. ($s$ was the deviation in lesson 07; here it is a pair of mean and variance, and $a_l$ is
+# the pair of their adjoints.) The input of layer 2 depends on $s_1$. So
 #
 # - the statistics are found first to last: $s_2$ needs a forward pass that uses $s_1$;
 # - the adjoint of $s_1$ has two parts: $s_1$ moves the loss, and it moves $s_2$, which moves the
@@ -239,14 +249,17 @@ print(f"\noff by {100 * off_half_way:.0f} % without adjoints, {100 * off_micro:.
 # \Big[\, \ell_i + \sum_{j} a_j \cdot s_j(x_i) \,\Big],$$
 #
 # where $s_j(x_i) = \frac1N \big(h_{j,i},\, (h_{j,i} - \mu_j)^2\big)$ is what sample $i$ adds to
-# $s_j$. This is a linear system for the adjoints, and a triangular one: $a_L$ needs no other,
-# $a_{L-1}$ needs $a_L$, and so on. So it is solved from the last to the first, a pass for each.
-# With $L$ passes before and one after, that makes $2L + 1$.
+# $s_j$, with $h_{j,i}$ the input of norm $j$. In $\partial / \partial s_l$ all other statistics
+# stand still, as before; $h_{j,i}$ moves with $s_l$ for each $j > l$. ($\theta$: all parameters.)
+# This is a linear system for the adjoints, and a triangular one: $a_L$ needs no other, $a_{L-1}$
+# needs $a_L$, and so on. So it is solved from the last to the first, a pass for each. With $L$
+# passes before and one after, that makes $2L + 1$.
 #
-# `by_passes` does it for a chain of any length, on the tape of lesson 02. Its last argument says
-# which adjoints each pass finds, so that other plans can be tried. **Before you run the next
-# cell:** with two layers, one pass could collect both adjoints at once, and save a pass. Which of
-# the two will be wrong? And if layer 1 is done first, then layer 2?
+# `by_passes` does it for a chain of any length, on the tape of lesson 02: in each pass statistics
+# are leaves, and `backward` adds up their adjoints in `.grad`. Its last argument says which
+# adjoints each pass finds, so that other plans can be tried. **Before you run the next cell:** with
+# two layers, one pass could collect both adjoints at once, and save a pass. Which of the two will
+# be wrong? And if layer 1 is done first, then layer 2?
 
 
 # %%
@@ -337,7 +350,8 @@ for L in (1, 2, 3):
     for sizes in ([6], [1, 5], [2, 1, 3], [1] * 6):
         found, _ = by_passes(net, exact_batch, sizes, last_first(L))
         assert np.all(found == expected)  # exact
-    print(f"L = {L}: equal (==), {np.count_nonzero(expected)} of {expected.size} are not 0")
+    assert np.all(expected != 0)  # so that equality says something
+    print(f"L = {L}, {2 * L + 1} passes: all {expected.size} derivatives equal (==), on 4 cuts")
 
 L, net = 2, Chain(2, 2, 2, 1, object, inverse=INVERSE[1])
 expected = at_once(net, exact_batch)
@@ -498,30 +512,36 @@ caption = (
 plotting.show(figure, "08-four-methods", caption)
 
 # %% [markdown]
-# So in these nets a pass for the statistics alone, without adjoints, makes the gradient *worse*
-# than none. That is no theorem: with tanh in place of ReLU it is the other way round, as the
-# first line shows. Neither is the gradient, and both get worse with each layer. Running
-# statistics at their best are ahead: their outputs are right, and backward each micro-batch uses
-# its own sums as a guess of the adjoints. The exact method has no place in this order.
+# So in these nets a first pass for the statistics of all, without adjoints, makes the gradient
+# *worse* than leaving that pass out. That is no theorem: with tanh in place of ReLU it is the other
+# way round, as the first line shows. Neither is the gradient, and both get worse with each layer.
+# Running statistics at their best are ahead: their outputs are right, and backward each micro-batch
+# uses its own sums as a guess of the adjoints. The exact method has no place in this order.
 #
 # ## Passes, products and memory
 #
 # **Memory.** On the tape there is one micro-batch at a time. From pass to pass four numbers a
 # channel are kept: mean, variance, and their adjoints. Neither grows with $N$.
 #
+# **Passes.** $L$ counts the norms of the longest chain, not all that there are: norms beside each
+# other do not need each other's statistics, and share their passes.
+#
 # **Work.** Let the norms cut the net into $L + 1$ segments of equal size. For a matrix layer the
 # forward pass is one product of matrices, the backward pass two: one for the gradient by its
-# input, one for that by its weights. An ordinary update makes $3(L + 1)$ products. The statistics
-# of layer $l$ need $l$ segments forward, together $L(L + 1)/2$. Each adjoint pass goes forward
-# through all $L + 1$, and backward only as far as its layer: through $L + 1 - l$ segments,
-# together $L(L + 1)/2$. The last pass is an ordinary one. If a segment backward is always two
-# products, the sum, divided by $3(L + 1)$, is
+# input, one for that by its weights. An ordinary update makes $3(L + 1)$ products (or one less: no
+# gradient by the data is wanted). The statistics of layer $l$ need $l$ segments forward, together
+# $L(L + 1)/2$. Each adjoint pass goes forward through all $L + 1$, together $L(L + 1)$, and
+# backward only as far as its layer: through $L + 1 - l$ segments, together $L(L + 1)/2$. The last
+# pass is an ordinary one. If a segment backward is always two products, all passes but the last
+# make $L(L + 1) \big(\frac12 + 1 + 2 \cdot \frac12\big)$ products; divided by $3(L + 1)$, and with
+# the last pass, that is
 #
 # $$1 + \frac{5 L}{6}.$$
 #
 # But adjoint passes want no gradient by weights. minigrad leaves these products out, so that a
-# segment backward is one, and the sum becomes $1 + 2L/3$. **Before you run the next cell:**
-# $L = 2$. Draw five rows, one a pass, and mark in each what is computed of the three segments.
+# segment backward is one, the bracket is 2, and the sum becomes $1 + 2L/3$. **Before you run the
+# next cell:** $L = 2$. Draw five rows, one a pass, and mark in each what is computed of the three
+# segments.
 
 
 # %%
@@ -593,7 +613,7 @@ class Branches(mg.Module):
 some = np.random.default_rng(0).standard_normal((12, 3)).astype(np.float32)
 assert mg.accumulate(Branches(), mg.squared_error, (some, some), 4).passes == 2 * 2 + 1
 print("three norms, the longest chain of 2: 5 passes")
-print(f"by 1 + 2L/3, a net with 53 norms in a chain: {1 + 2 * 53 / 3:.0f} times")
+print(f"by 1 + 2L/3, a net with 50 norms in a chain: {1 + 2 * 50 / 3:.0f} times")
 
 L = 2
 trace, passes = counted(L, b)
@@ -636,8 +656,9 @@ caption = (
     f"The {passes} passes for L = {L}, as minigrad made them: a bar is a product of matrices, its "
     f"length the share of the {n} samples. Passes 1 and 2 go forward to a norm and find its "
     f"statistics (thin bars: the first micro-batch went to the end, to find the norms), 3 and 4 "
-    f"come back to a norm and find its adjoints, the last first, and pass 5 is an ordinary one. "
-    f"{in_all:.3g} products in all, against {3 * (L + 1) - 1} of an ordinary update."
+    f"come back to a norm and find its adjoints, the last first, and pass 5 is an ordinary one, "
+    f"without a gradient by the data. {in_all:.3g} products in all, against {3 * (L + 1) - 1} of "
+    f"an ordinary update."
 )
 plotting.show(figure, "08-passes", caption)
 
@@ -647,8 +668,9 @@ plotting.show(figure, "08-passes", caption)
 # of the cell: what becomes of the thin bars?)
 #
 # Now memory: all numbers that the operations leave on the tape when `backward` begins, counted as
-# in lesson 04, and with them what is kept between passes. **Before you run the next cell:** what
-# happens to each of the two lines if the batch is twice as large?
+# in lesson 04, and with them what is kept between passes. **Before you run the next cell:** one
+# batch of 64, or the same in parts of 8. What happens to each of the two numbers if the batch is
+# twice as large? And if the net has twice as many norms?
 
 
 # %%
@@ -730,17 +752,19 @@ plotting.show(figure, "08-memory-and-work", caption)
 # BatchNorm that makes my accumulated run differ?
 #
 # The thoughts are old: adjoints, and recomputing instead of storing (Griewank and Walther 2008).
-# Devices that work *at once* exchange the same sums, in one pass (synchronized BatchNorm). Others
+# Devices that work *at once* exchange the same sums, in one pass (synchronised BatchNorm). Others
 # came near with approximations (Lian and Liu 2019; Ioffe 2021). We know of no publication of the
 # exact passes for BatchNorm; that does not mean that there is none.
 #
 # ## The lines that do it
 #
-# `exact` makes the passes, for any model of minigrad. `walk` goes once over the micro-batches;
-# `Coupling` holds the statistics and adjoints. In each pass BatchNorm asks `Coupling.of` for the
-# mean and variance to standardize by. Find in `of` the three answers: a statistics pass, an
-# adjoint pass of this layer's level, and the others, which carry the term $a \cdot s(x_i)$ along.
-# (`exact` is imported by name, for `mg.coupled` is the decorator of the next section.)
+# `exact` makes the passes, for any model of minigrad. The *level* of a norm is its place in the
+# longest chain that leads to it: above, layer $l$ had the level $l$. `walk` goes once over the
+# micro-batches, and `window.freeze()` says that no gradient by weights is wanted. `Coupling` holds
+# the statistics and adjoints. In each pass BatchNorm asks `Coupling.of` for the mean and variance
+# to standardize by. Find in `of` the three answers: a statistics pass, an adjoint pass of this
+# layer's level, and the others, which carry the term $a \cdot s(x_i)$ along. (`exact` is imported
+# by name, for `mg.coupled` is the decorator of the next section.)
 
 # %%
 from minigrad.coupled import Coupling, exact
@@ -750,34 +774,38 @@ show_source(exact, Coupling.of)
 # %% [markdown]
 # ## The same trick for a loss of the whole batch
 #
-# Some losses couple the samples as well. A **contrastive** loss has pairs $(a_i, b_i)$: each
-# $a_i$ is to find its own $b_i$ among *all* $b_j$ of the batch. With the scores $a_i \cdot b_j$
-# as logits, it is a cross-entropy whose classes are the other samples, the *negatives*.
+# Some losses couple the samples as well. A **contrastive** loss has pairs, say of a picture and its
+# title. Two nets, the *towers*, make vectors $p_i$ and $q_i$ of the two sides, and each $p_i$ is to
+# find its own $q_i$ among *all* $q_j$ of the batch. With the scores $p_i \cdot q_j$ as logits, it
+# is a cross-entropy whose classes are the samples of the batch: the right one is $i$ itself, the
+# others are the *negatives*. (`mg.contrastive` takes the mean of this and of the same with the
+# sides exchanged.)
 #
-# Four pairs, each score 1 for its own and 0 for another: the loss of a row is
+# Four pairs, each score 1 for its own and 0 for another: the loss of each $p_i$ is
 # $-\log \frac{e}{e + 3} = \log(1 + 3/e)$. **Before you run the next cell:** somebody computes it
 # on micro-batches of $b = 2$ and of $b = 1$ and takes the mean. What are the three losses? What
 # is the gradient for $b = 1$?
 #
 # The way out: here it is the *outputs* that couple. Make them variables. Pass 1 computes all
-# outputs, without a tape; the loss is differentiated by them, which gives an adjoint $G_i$ for
-# each output $z_i$; pass 2 accumulates the gradient of $\sum_i G_i \cdot z_i$, a sum over
-# samples. This is GradCache (Gao et al. 2021). The tape is that of one micro-batch; kept are
-# $N d$ numbers for outputs of $d$ numbers, and as many for their gradients, where BatchNorm keeps
-# four a channel. A loss that is marked with `@mg.coupled`, as `mg.contrastive` is, is treated so
-# in `mg.accumulate` and `mg.train_step`.
+# outputs $z_i = (p_i, q_i)$, without a tape; the loss is differentiated by them, which gives an
+# adjoint $G_i$ for each; pass 2 accumulates the gradient of $\sum_i G_i \cdot z_i$, with $G_i$
+# constant: a sum over samples. This is GradCache (Gao et al. 2021). Of the towers there is the tape
+# of one micro-batch at a time; only the loss itself sees all outputs at once. Kept are $N d$
+# numbers for outputs of $d$ numbers, and as many for their gradients, where BatchNorm keeps four a
+# channel. A loss that is marked with `@mg.coupled`, as `mg.contrastive` is, is treated so in
+# `mg.accumulate` and `mg.train_step`.
 
 
 # %%
 class Pairs(mg.Module):
-    """Two towers: a = f(x), b = g(z)."""
+    """Two towers: p = f(x), q = g(y)."""
 
     def __init__(self, f, g):
         self.f, self.g = f, g
 
     def forward(self, inputs):
-        x, z = inputs
-        return self.f(x), self.g(z)
+        x, y = inputs
+        return self.f(x), self.g(y)
 
 
 def identity(d):
@@ -806,15 +834,15 @@ def cached(model, pairs, b):
         outputs = [model(part) for part in parts]  # pass 1
     whole = [mg.Tensor(np.concatenate([o.data for o in side]), True) for side in zip(*outputs)]
     S = mg.contrastive(tuple(whole)).mean()
-    S.backward()
+    S.backward()  # the outputs are leaves: what stands in their .grad is G
     model.zero_grad()
     for j, part in enumerate(parts):  # pass 2
         here = slice(j * b, j * b + b)
-        sum((z * w.grad[here]).sum() for z, w in zip(model(part), whole)).backward()
+        sum((z * leaf.grad[here]).sum() for z, leaf in zip(model(part), whole)).backward()
     return S.item(), gradient(model)
 
 
-score = 1  # of a pair; that of others is 0
+score = 1  # of the two sides of a pair; that of any others is 0
 pairs, four = (score * np.eye(4), np.eye(4)), Pairs(identity(4), identity(4))
 expected = on_micro_batches(four, pairs, 4)[1]
 print(" b    own negatives    two passes")
@@ -861,24 +889,30 @@ print(f"\nboth: two towers with BatchNorm, L = 2, contrastive: equal, in {report
 #
 # The sums are merged in floating point: the result is equal to *rounding*, not bit for bit.
 #
-# Two things that are said belong here. *"Synchronized BatchNorm solves accumulation."* It merges
+# Two things that are said belong here. *"Synchronised BatchNorm solves accumulation."* It merges
 # the statistics of $D$ devices that work at the same moment: of $D b$ samples, not of $D b k$.
 # And *"move the running statistics properly, once an update, and it is exact."* They serve in
 # evaluation. In training the layer standardizes by the batch (Batch Renormalization looks at
 # both, and is in the picture above). The second cell measures both claims.
 #
-# **Before you run the next two cells:** which of the four models of the first fails loudly, and
-# which silently? And three devices take micro-batches of 2 each from a batch of 24: by how many
-# samples does synchronized BatchNorm standardize?
+# **Before you run the next two cells:** in the first, four layers stand in turn between two norms:
+# dropout by sample; dropout that draws anew at each call; one that subtracts the mean over its
+# rows; a norm that is left out at every second call. Which of the four nets have the right
+# gradient, which fail loudly, and which silently? And three devices take micro-batches of 2 each
+# from a batch of 24: by how many samples does synchronised BatchNorm standardize?
 
 
 # %%
 class DrawnAnew(mg.Module):
+    """Dropout whose masks belong to no sample."""
+
     def forward(self, x):
         return x * np.random.default_rng().integers(0, 2, x.shape) * 2.0
 
 
 class Centred(mg.Module):
+    """Couples the samples in its own way."""
+
     def forward(self, x):
         return x - x.mean(axis=0)
 
@@ -954,7 +988,7 @@ print(f"running statistics moved properly: equal; the step {100 * gap(wrong, rig
 #   not make a right gradient.
 # - *"A few of the passes are a good approximation."* Half-done can be worse than not begun.
 # - *"The adjoints of all layers in one pass."* The last one first: the others contain it.
-# - *"Synchronized BatchNorm solves accumulation"*, and *"proper running statistics make it
+# - *"Synchronised BatchNorm solves accumulation"*, and *"proper running statistics make it
 #   exact"*: the last cell.
 # - *"The contrastive loss went down when $b$ did."* So did the number of wrong answers.
 # - *"Exact is always worth it."* It is paid with passes. LayerNorm and GroupNorm cost nothing

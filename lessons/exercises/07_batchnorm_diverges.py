@@ -13,11 +13,12 @@
 
 # %%
 import tracemalloc
+import weakref
 
 import numpy as np
 
 import minigrad as mg
-from minigrad.checking import check, chosen, corrected, forbid, grade, predicted, score
+from minigrad.checking import WrongAnswer, check, chosen, corrected, forbid, grade, predicted, score
 from minigrad.data import digits
 
 # %% tags=["parameters"]
@@ -157,9 +158,9 @@ correction = "It fell faster."
 # %% [markdown]
 # ## 2. Write: the way back (3 points)
 #
-# Each column of `x` is standardized: $\hat x = (x - \mu)/s$, with the mean $\mu$ and the deviation
-# $s$ of the column. What comes out has the gradient `g`. Which gradient has `x`? In plain loops,
-# with $n$ rows:
+# Each column of `x` is standardized: $\hat x = (x - \mu)/s$, with the mean $\mu$ and the standard
+# deviation $s$ of the column. What comes out has the gradient `g`. Which gradient has `x`? In plain
+# loops, with $n$ rows:
 #
 # ```
 # for each column, with its mean, its s and its standardized values h:
@@ -167,8 +168,10 @@ correction = "It fell faster."
 #         dx[j] = sum over all rows i of  g[i] * ([i == j] - 1/n - h[i] * h[j] / n) / s
 # ```
 #
-# Write it without the square table of $n \times n$ numbers: sums over a column are enough. The
-# check shows the memory that yours takes beside that of the reference.
+# These loops make $n^2$ steps a column, and without them there would be a square table of
+# $n \times n$ numbers. Write it without either: take the sum over $i$ of each of the three terms by
+# itself, and sums over a column are enough. The check refuses $n^2$ steps and the table, and shows
+# the memory that yours takes beside that of the reference.
 
 # %%
 print(
@@ -218,6 +221,14 @@ def check_back(rows, columns, name):
             (g - g.mean(axis=0)) / s,
             "the way back through the deviation is missing: s depends on every x too",
         ),
+        "wrong sign": (
+            (g - g.mean(axis=0) + h * (g * h).mean(axis=0)) / s,
+            "the term of the deviation has the wrong sign: both ways back take something away",
+        ),
+        "not standardized": (
+            (g - g.mean(axis=0) - s * h * (g * s * h).mean(axis=0)) / s,
+            "h is x - mean in yours, and the formula takes the standardized values, (x - mean) / s",
+        ),
         "deviation only": (
             (g - h * (g * h).mean(axis=0)) / s,
             "the way back through the mean is missing: the mean depends on every x too",
@@ -232,11 +243,30 @@ def check_back(rows, columns, name):
             "gradient",
         ),
     }
+    s1 = x.std(axis=0, ddof=1)
+    h1 = (x - x.mean(axis=0)) / s1
+    also["n - 1"] = (
+        (g - g.mean(axis=0) - h1 * (g * h1).mean(axis=0)) / s1,
+        "your deviation has the divisor n - 1; the layer standardizes by the one with n",
+    )
     if columns > 1:
-        also["all columns"] = (
-            (g - g.mean() - h * (g * h).mean()) / s,
-            "the means of g run over all columns together: each channel is a matter of its own",
-        )
+        matter = "each channel is a matter of its own"
+        h_all, by_row = (x - x.mean()) / x.std(), {"axis": 1, "keepdims": True}
+        h_row = (x - x.mean(**by_row)) / x.std(**by_row)
+        also |= {
+            "all columns": (
+                (g - g.mean() - h * (g * h).mean()) / s,
+                f"the means of g run over all columns together: {matter}",
+            ),
+            "one deviation": (
+                (g - g.mean() - h_all * (g * h_all).mean()) / x.std(),
+                f"mean and deviation run over all columns together: {matter}",
+            ),
+            "rows": (
+                (g - g.mean(**by_row) - h_row * (g * h_row).mean(**by_row)) / x.std(**by_row),
+                "means and deviation run along the rows: a channel is a column",
+            ),
+        }
     check(plain_loops(x, g), way_back(x, g), name, also=also)
 
 
@@ -248,32 +278,64 @@ def check_pair():
     check(np.zeros((2, 1)), small, "two samples, through which no gradient comes")
 
 
-def peak_bytes(function):
-    x = np.random.default_rng(0).standard_normal((500, 2))
+class Watched(np.ndarray):
+    """An array that counts how often a part of it is looked up."""
+
+    looks = 0
+
+    def __getitem__(self, place):
+        Watched.looks += 1
+        return super().__getitem__(place)
+
+
+def check_cost():
+    """Neither n^2 steps a column nor a table of n^2 numbers."""
+    rows, columns, Watched.looks = 50, 2, 0
+    x = np.random.default_rng(0).standard_normal((rows, columns)).view(Watched)
+    way_back(x, x**2)
+    if Watched.looks > columns * rows**2:
+        what = f"for {rows} rows and {columns} columns single numbers were looked up"
+        raise WrongAnswer(
+            "steps", f"{what} {Watched.looks} times: take sums over the column, once for all j"
+        )
+    x, reference = np.random.default_rng(0).standard_normal((500, columns)), 8 * 500 * columns * 5
     tracemalloc.start()
-    function(x, x**2)
+    way_back(x, x**2)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    return peak
+    score("peak memory", peak, reference, " bytes")
+    if peak > 10 * reference:
+        what = f"the peak memory is {peak / reference:.0f} times that of the reference"
+        raise WrongAnswer("memory", f"{what}: is there a square table? Sums over a column do")
 
 
 REFUSED = "backward", "standardize", "batch_norm", "BatchNorm", "plain_loops", "gradcheck"
 forbid(way_back, *REFUSED)
-check_back(n, 1, "one channel")
 check_back(n, 3, "three channels")
+check_back(n, 1, "one channel")
 check_pair()
-score("peak memory", peak_bytes(way_back), 8 * 500 * 2 * 5, " bytes")
+check_cost()
 
 # %% test="07-back" points=3
 ### BEGIN HIDDEN TESTS
 grade(
     3,
     lambda: forbid(way_back, *REFUSED),
-    lambda: check_back(n, 1, "one channel"),
     lambda: check_back(n + 3, 4, "four channels"),
+    lambda: check_back(n, 1, "one channel"),
     lambda: check_back(3, 2, "three samples"),
     lambda: check_pair(),
-    partial={"mean only": 1, "deviation only": 1, "all columns": 2},
+    lambda: check_cost(),
+    partial={
+        "mean only": 1,
+        "deviation only": 1,
+        "wrong sign": 1,
+        "all columns": 2,
+        "one deviation": 2,
+        "n - 1": 2,
+        "steps": 2,
+        "memory": 2,
+    },
 )
 ### END HIDDEN TESTS
 
@@ -293,6 +355,42 @@ def way_back(x, g):
     s = np.sqrt(x.var(axis=0))
     h = (x - x.mean(axis=0)) / s
     return (g - g.mean() - h * (g * h).mean()) / s
+
+
+# %% wrong="n - 1" of="07-back" earns=2 because="has the divisor n - 1"
+def way_back(x, g):
+    s = x.std(axis=0, ddof=1)
+    h = (x - x.mean(axis=0)) / s
+    return (g - g.mean(axis=0) - h * (g * h).mean(axis=0)) / s
+
+
+# %% wrong="rows" of="07-back" earns=0 because="a channel is a column"
+def way_back(x, g):
+    s = x.std(axis=1, keepdims=True)
+    h = (x - x.mean(axis=1, keepdims=True)) / s
+    return (g - g.mean(axis=1, keepdims=True) - h * (g * h).mean(axis=1, keepdims=True)) / s
+
+
+# %% wrong="square table" of="07-back" earns=2 because="is there a square table"
+def way_back(x, g):
+    n, dx = len(x), []
+    for column, of_column in zip(x.T, g.T):
+        s = column.std()
+        h = (column - column.mean()) / s
+        dx.append((np.eye(n) - 1 / n - np.outer(h, h) / n) @ of_column / s)
+    return np.transpose(dx)
+
+
+# %% wrong="the loops" of="07-back" earns=2 because="once for all j"
+def way_back(x, g):
+    dx, n = np.zeros(x.shape), len(x)
+    for column in range(x.shape[1]):
+        s = np.std(x[:, column])
+        h = (x[:, column] - np.mean(x[:, column])) / s
+        for j in range(n):
+            for i in range(n):
+                dx[j, column] += g[i, column] * ((i == j) - 1 / n - h[i] * h[j] / n) / s
+    return dx
 
 
 # %% [markdown]
@@ -437,7 +535,8 @@ fault_found = "inside"
 
 # %% [markdown]
 # Now write the loop as it should be: one move an update. Micro-batches are seen one after the other
-# (that is why they are micro): do not put them together into one array.
+# (that is why they are micro): do not put them together into one array or list, but keep a few
+# numbers of each.
 
 
 # %% answer="07-mend"
@@ -486,6 +585,19 @@ def check_mended(windows, m, name):
     about = [
         ((whole - middle) ** 2).sum() / (len(whole) - 1) for whole, middle in zip(wholes, means)
     ]
+    pooled = [
+        sum(((part - part.mean()) ** 2).sum() for part in w) / (sum(n) - len(n))
+        for w, n in zip(windows, lengths)
+    ]
+    right = [(whole.mean(), whole.var(ddof=1)) for whole in wholes]
+    mild, now = [], np.array([0.0, 1.0])
+    for w in windows:
+        share = mg.momentum_per_micro_batch(m, len(w))
+        for part in w:
+            now = (1 - share) * now + share * np.array([part.mean(), part.var(ddof=1)])
+        mild.append(now)
+    late = moved_along(right, m)
+    late[:, 1] -= (1 - m) ** np.arange(1, len(right) + 1)  # what is left of the 1
     lost = (
         "the variance lacks how far the means of the micro-batches are apart: inside plus between"
     )
@@ -498,6 +610,18 @@ def check_mended(windows, m, name):
         ),
         "inside": (moved_along([(w.mean(), v) for w, v in zip(wholes, inside)], m), lost),
         "own": (moved_along([(w.mean(), v) for w, v in zip(wholes, own)], m), lost),
+        "pooled": (moved_along([(w.mean(), v) for w, v in zip(wholes, pooled)], m), lost),
+        "mild": (
+            np.array(mild),
+            "each micro-batch moves them by m': that mends how fast they forget, and what lies "
+            "between the micro-batches is lost all the same; move once an update",
+        ),
+        "other share": (
+            moved_along(right, 1 - m),
+            "m is the share of what was seen, and 1 - m that of the old value; yours has it the "
+            "other way round",
+        ),
+        "from 0": (late, "the running variance begins at 1, and yours at 0"),
         "means": (
             moved_along([*zip(means, about)], m),
             "the mean is that of the micro-batches' means, which counts a short one as much as a "
@@ -508,16 +632,46 @@ def check_mended(windows, m, name):
             "the variance is divided by n, and the running variance takes n - 1",
         ),
         "not moved": (
-            np.array([(whole.mean(), whole.var(ddof=1)) for whole in wholes]),
+            np.array(right),
             "these are the windows' own statistics: the running ones move by m towards them",
         ),
     }
     check(of_one_batch(windows, m), mended(windows, m), name, also=also)
 
 
-LIBRARY = "Statistics", "BatchNorm", "of_one_batch", "concatenate", "hstack", "train_step", "moved"
+LIBRARY = "Statistics", "BatchNorm", "of_one_batch", "train_step", "moved"
+
+
+class OneByOne:
+    """A window that hands out its micro-batches, and knows how many were held at once."""
+
+    def __init__(self, parts):
+        self.parts, self.held, self.most = parts, [], 0
+
+    def __len__(self):
+        return len(self.parts)
+
+    def __getitem__(self, j):
+        part = self.parts[j].copy()
+        self.held = [one for one in self.held if one() is not None] + [weakref.ref(part)]
+        self.most = max(self.most, len(self.held))
+        return part
+
+
+def check_held(m):
+    """Eight micro-batches in a window; a few may be held, by names that a loop has left behind."""
+    window = OneByOne([np.arange(3.0) + j for j in range(8)])
+    mended([window], m)
+    if window.most > 4:
+        what = "the micro-batches of a window were held at once"
+        raise WrongAnswer(
+            "memory", f"{what}: take n, mean and squared deviations of each, and merge these"
+        )
+
+
 forbid(mended, *LIBRARY)
 check_mended(arrays, m, "running mean and variance")
+check_held(m)
 
 # %% test="07-mend" points=2
 ### BEGIN HIDDEN TESTS
@@ -530,6 +684,8 @@ grade(
     lambda: check_mended(arrays, m, "running mean and variance"),
     lambda: check_mended(others, m / 2, "another order"),
     lambda: check_mended(uneven, 0.1, "four uneven micro-batches"),
+    lambda: check_held(m),
+    partial={"memory": 1},
 )
 ### END HIDDEN TESTS
 
@@ -564,6 +720,29 @@ def mended(windows, m):
         middle = sum(np.sum(part) for part in window) / n
         mean += m * (middle - mean)
         var += m * (sum(np.sum((part - middle) ** 2) for part in window) / n - var)
+        path.append([mean, var])
+    return np.array(path)
+
+
+# %% wrong="with m'" of="07-mend" earns=0 because="is lost all the same"
+def mended(windows, m):
+    mean, var, path = 0.0, 1.0, []
+    for window in windows:
+        share = 1 - (1 - m) ** (1 / len(window))
+        for part in window:
+            mean += share * (np.mean(part) - mean)
+            var += share * (np.var(part, ddof=1) - var)
+        path.append([mean, var])
+    return np.array(path)
+
+
+# %% wrong="put together" of="07-mend" earns=1 because="were held at once"
+def mended(windows, m):
+    mean, var, path = 0.0, 1.0, []
+    for window in windows:
+        whole = np.concatenate(list(window))
+        mean += m * (np.mean(whole) - mean)
+        var += m * (np.var(whole, ddof=1) - var)
         path.append([mean, var])
     return np.array(path)
 

@@ -142,6 +142,7 @@ correction = "I forgot one."
 #
 # Find $dS/dW$ from micro-batches of {{sizes}} samples. `read(j)` gives micro-batch $j$, and counts.
 # Two costs are shown: how often micro-batches were read, and how many of them were held at once.
+# (Two are, for a moment, where `x, t = read(j)` puts a new one in the place of an old one.)
 #
 # ```text
 # read(0) ... read(k-1)   ->   q
@@ -174,15 +175,27 @@ def rms_data(sizes, inputs, seed):
     return rng.standard_normal(inputs), rng.standard_normal((n, inputs)), rng.standard_normal(n)
 
 
-def by_engine(W, x, t, eps, sizes=None, constant=False):
-    """dS/dW by the tape. sizes: each part by its own q; constant: q is not differentiated."""
-    W = mg.Tensor(W, requires_grad=True)
+def by_engine(W, x, t, eps, sizes=None, constant=False, of_all=False):
+    """dS/dW by the tape. sizes: each part by its own q, or, of_all, by that of all samples, where
+    the other parts are constants; constant: q is not differentiated at all."""
+    squares, W = np.sum((x @ W) ** 2), mg.Tensor(W, requires_grad=True)
     ends = np.cumsum(sizes or [len(x)])
     for n, end in zip(sizes or [len(x)], ends):
         h = mg.Tensor(x[end - n : end]) @ W
-        q = (h * h).mean()
+        own = (h * h).sum()
+        q = (own - own.detach() + squares) / len(x) if of_all else own / n
         error = h / mg.sqrt((q.detach() if constant else q) + eps) - t[end - n : end]
         (error * error).sum().backward()
+    return W.grad
+
+
+def slope_of_q(W, x, sizes):
+    """The gradient by W of the mean squares of these parts, added up."""
+    W, start = mg.Tensor(W, requires_grad=True), 0
+    for n in sizes:
+        h = mg.Tensor(x[start : start + n]) @ W
+        (h * h).mean().backward()
+        start += n
     return W.grad
 
 
@@ -223,9 +236,10 @@ def rms_gradient(W, read, k, eps):
     """dS/dW, an array of W's shape (d,).
 
     read(j): micro-batch j of 0, ..., k - 1, as (x, t) of shapes (n_j, d) and (n_j,). Read each at
-    most three times, and hold one at a time. In plain loops over all samples, S is
+    most three times, and keep none while the next ones are read. S is, in plain loops over all
+    N samples (N is to be counted),
 
-        q = 0
+        q = S = 0
         for each sample i of all micro-batches:
             q += (x[i] @ W) ** 2 / N
         for each sample i of all micro-batches:
@@ -257,6 +271,8 @@ def look_at_rms(sizes, inputs, seed, eps=0.25):
     W, x, t = rms_data(sizes, inputs, seed)
     k, n, read = len(sizes), sum(sizes), Reader(x, t, sizes)
     right, half = by_engine(W, x, t, eps), by_engine(W, x, t, eps, constant=True)
+    slope = slope_of_q(W, x, [n])
+    a = (right - half) @ slope / (slope @ slope)
     also = {
         "no adjoint": (
             half,
@@ -270,13 +286,34 @@ def look_at_rms(sizes, inputs, seed, eps=0.25):
             half + n * (right - half),
             "q is a mean: what a sample adds to it is divided by N",
         ),
-        "no factor 2": (half + (right - half) / 2, "the derivative of h^2 is 2 h"),
+        "no factor 2": (
+            half + (right - half) / 2,
+            "the term with the adjoint is half of what it should be: the derivative of h^2 is 2 h, "
+            "and that of the squared error has a 2, too",
+        ),
+        "factor 2": (
+            2 * right - half,
+            "the term with the adjoint is twice what it should be: the derivative of "
+            "(q + eps)^(-1/2) by q has the factor -1/2",
+        ),
         "wrong sign": (2 * half - right, "the term with the adjoint has the wrong sign"),
+        "adjoint alone": (right - half, "what W changes by itself, with q constant, is missing"),
+        "a mean": (right / n, "S is the sum over the samples, and not their mean"),
+        "no eps": (by_engine(W, x, t, 0), "eps is missing, which is added to q in the root"),
+        "adjoints of parts": (
+            by_engine(W, x, t, eps, sizes, of_all=True),
+            "each micro-batch takes the adjoint of its own samples: a is the sum over all, and "
+            "known only when a pass has seen all of them",
+        ),
+        "over n_j": (
+            half + a * slope_of_q(W, x, sizes),
+            "what a sample adds to q is divided by N, and not by the size of its micro-batch",
+        ),
     }
     check(right, rms_gradient(W.copy(), read, k, eps), "dS/dW", also=also)
     score("micro-batches read", read.reads, 3 * k)
     score("held at once", read.most, 2)
-    if read.most > 2:
+    if read.most > 3:
         what = f"{read.most} micro-batches were held at once"
         raise WrongAnswer("memory", f"{what}: read them again, and keep only sums")
     if read.reads > 3 * k:
@@ -284,19 +321,31 @@ def look_at_rms(sizes, inputs, seed, eps=0.25):
         raise WrongAnswer("reads", f"{what}: three passes are enough")
 
 
-forbid(rms_gradient, "accumulate", "train_step", "by_engine")
+forbid(rms_gradient, "accumulate", "train_step", "by_engine", "slope_of_q")
 look_at_rms(sizes, 3, variant or 0)
+look_at_rms([*sizes, 1, 6], 2, 1, eps=1.0)
 
 # %% test="08-rms" points=4
 ### BEGIN HIDDEN TESTS
 grade(
     4,
-    lambda: forbid(rms_gradient, "accumulate", "train_step", "by_engine"),
+    lambda: forbid(rms_gradient, "accumulate", "train_step", "by_engine", "slope_of_q"),
     lambda: look_at_rms(sizes, 3, variant or 0),
     lambda: look_at_rms([*sizes, 1, 6], 2, 1, eps=1.0),
     lambda: look_at_rms([1] * 7, 4, 2),
     lambda: look_at_rms([9], 3, 3),
-    partial={"no adjoint": 1, "not over N": 2, "no factor 2": 2, "memory": 2, "reads": 3},
+    partial={
+        "no adjoint": 1,
+        "adjoints of parts": 1,
+        "not over N": 2,
+        "over n_j": 2,
+        "no factor 2": 2,
+        "factor 2": 2,
+        "wrong sign": 2,
+        "no eps": 2,
+        "memory": 2,
+        "reads": 3,
+    },
 )
 ### END HIDDEN TESTS
 
@@ -326,6 +375,39 @@ def rms_gradient(W, read, k, eps):
     return gradient
 
 
+# %% wrong="adjoints of parts" of="08-rms" earns=1 because="the adjoint of its own samples"
+def rms_gradient(W, read, k, eps):
+    total, n, gradient = 0, 0, 0
+    for j in range(k):
+        x, t = read(j)
+        total, n = total + np.sum((x @ W) ** 2), n + len(x)
+    r = 1 / np.sqrt(total / n + eps)
+    for j in range(k):
+        x, t = read(j)
+        h = x @ W
+        a = np.sum(2 * (h * r - t) * h) * -(r**3) / 2
+        gradient = gradient + (2 * (h * r - t) * r + a * 2 * h / n) @ x
+    return gradient
+
+
+# %% wrong="over n_j" of="08-rms" earns=2 because="not by the size of its micro-batch"
+def rms_gradient(W, read, k, eps):
+    total, n, a, gradient = 0, 0, 0, 0
+    for j in range(k):
+        x, t = read(j)
+        total, n = total + np.sum((x @ W) ** 2), n + len(x)
+    r = 1 / np.sqrt(total / n + eps)
+    for j in range(k):
+        x, t = read(j)
+        h = x @ W
+        a += np.sum(2 * (h * r - t) * h) * -(r**3) / 2
+    for j in range(k):
+        x, t = read(j)
+        h = x @ W
+        gradient = gradient + (2 * (h * r - t) * r + a * 2 * h / len(x)) @ x
+    return gradient
+
+
 # %% wrong="holds all" of="08-rms" earns=2 because="were held at once"
 def rms_gradient(W, read, k, eps):
     parts = [read(j) for j in range(k)]
@@ -339,9 +421,9 @@ def rms_gradient(W, read, k, eps):
 # %% [markdown]
 # ## 3. Find the fault, and mend it (1 point + 3)
 #
-# The loop below is to find the gradient of the contrastive loss of {{pairs_in_batch}} pairs, with
-# the tape of {{micro_batch_size}} pairs at a time; the last micro-batch holds what is left. It is
-# wrong in one way.
+# The loop below, `window`, is to find the gradient of the contrastive loss of {{pairs_in_batch}}
+# pairs, with the tape of {{micro_batch_size}} pairs at a time; the last micro-batch holds what is
+# left. It is wrong in one way.
 
 
 # %%
@@ -356,11 +438,11 @@ class TwoEncoders(mg.Module):
         self.seen = []
 
     def forward(self, inputs):
-        x, z = inputs
-        a, b = self.f(x), self.g(z)
-        if a.requires_grad:
+        x, y = inputs
+        p, q = self.f(x), self.g(y)
+        if p.requires_grad:
             self.seen.append(len(x))
-        return a, b
+        return p, q
 
 
 def some_pairs(n, seed=0):
@@ -512,7 +594,7 @@ fault_found = "no tape"
 def mended(model, pairs, b):
     """Fill .grad with the gradient of mg.contrastive(model(pairs)).mean().
 
-    model: takes a tuple (x, z), and gives a tuple of two Tensors, a row a pair. pairs: (x, z).
+    model: takes a tuple (x, y), and gives a tuple of two Tensors, a row a pair. pairs: (x, y).
     b: pairs of a micro-batch. In a plain loop over the parameters and their elements:
 
         p.grad[i] = derivative of mg.contrastive(model(pairs)).mean() by p.data[i]
@@ -536,25 +618,43 @@ def look_at_mended(n, b, seed=0):
     one = TwoEncoders()
     mg.contrastive(one(pairs)).mean().backward()
     right = gradient_of(one)
-    for part in parts_of(pairs, b)[0]:
+    parts, last = parts_of(pairs, b)[0], TwoEncoders()
+    for part in parts:
         (mg.contrastive(alone(part)).sum() / n).backward()
+    outputs = [last(part) for part in parts]
+    outputs[:-1] = [[side.detach() for side in both] for both in outputs[:-1]]  # as constants
+    mg.contrastive(tuple(mg.concatenate(side) for side in zip(*outputs))).mean().backward()
     for p in model.parameters():
         p.grad = np.ones_like(p.data)  # left over from something else
     mended(model, pairs, b)
-    k = -(-n // b)
     also = {
         "own negatives": (
             gradient_of(alone),
             "each micro-batch is compared with its own pairs only: the loss needs all outputs",
         ),
+        "last only": (
+            gradient_of(last),
+            "this is what the last micro-batch alone gives: .grad is cleared in between",
+        ),
         "stale": (right + 1, "what .grad held before was added to: clear it before"),
+        "N times": (
+            n * right,
+            f"it is N = {n} times too large: it is that of a sum over the pairs",
+        ),
     }
-    check(right, gradient_of(model), f"{n} pairs, {b} at a time", k=k, also=also)
+    if any(p.grad is None for p in model.parameters()):
+        what = "there are parameters whose .grad is None"
+        raise WrongAnswer("one side", f"{what}: does each of the two encoders get its gradient?")
+    case = f"{n} pairs, {b} at a time"
+    check(right, gradient_of(model), case, k=len(parts), also=also)
     score("pairs on the tape at once", max(model.seen), min(n, b))
     score("pairs on the tape in all", sum(model.seen), n)
     if max(model.seen) > b:
         what = f"a call on the tape saw {max(model.seen)} pairs, expected {b} at most"
         raise WrongAnswer("whole batch", f"{what}: the first pass goes without a tape")
+    if sum(model.seen) > n:
+        what = f"in all {sum(model.seen)} pairs were on the tape, expected {n}"
+        raise WrongAnswer("two tapes", f"{what}: the first pass goes without a tape, by no_grad()")
 
 
 forbid(mended, "accumulate", "train_step")
@@ -568,7 +668,7 @@ grade(
     lambda: look_at_mended(pairs_in_batch, micro_batch_size),
     lambda: look_at_mended(7, 1, seed=1),
     lambda: look_at_mended(6, 6, seed=2),
-    partial={"1/k": 1, "stale": 2, "whole batch": 1},
+    partial={"1/k": 1, "N times": 1, "stale": 2, "whole batch": 1, "two tapes": 2},
 )
 ### END HIDDEN TESTS
 
@@ -585,6 +685,41 @@ def mended(model, pairs, b):
 def mended(model, pairs, b):
     model.zero_grad()
     mg.contrastive(model(pairs)).mean().backward()
+
+
+# %% wrong="two tapes" of="08-mended" earns=2 because="by no_grad()"
+def mended(model, pairs, b):
+    parts, slices = parts_of(pairs, b)
+    outputs = [model(part) for part in parts]
+    whole = [mg.Tensor(np.concatenate([o.data for o in side]), True) for side in zip(*outputs)]
+    mg.contrastive(tuple(whole)).mean().backward()
+    model.zero_grad()
+    for part, here in zip(parts, slices):
+        sum((z * w.grad[here]).sum() for z, w in zip(model(part), whole)).backward()
+
+
+# %% wrong="one side" of="08-mended" earns=0 because="each of the two encoders"
+def mended(model, pairs, b):
+    parts, slices = parts_of(pairs, b)
+    with mg.no_grad():
+        outputs = [model(part) for part in parts]
+    whole = [mg.Tensor(np.concatenate([o.data for o in side]), True) for side in zip(*outputs)]
+    mg.contrastive(tuple(whole)).mean().backward()
+    model.zero_grad()
+    for part, here in zip(parts, slices):
+        (model(part)[0] * whole[0].grad[here]).sum().backward()
+
+
+# %% wrong="cleared inside" of="08-mended" earns=0 because="the last micro-batch alone"
+def mended(model, pairs, b):
+    parts, slices = parts_of(pairs, b)
+    with mg.no_grad():
+        outputs = [model(part) for part in parts]
+    whole = [mg.Tensor(np.concatenate([o.data for o in side]), True) for side in zip(*outputs)]
+    mg.contrastive(tuple(whole)).mean().backward()
+    for part, here in zip(parts, slices):
+        model.zero_grad()
+        sum((z * w.grad[here]).sum() for z, w in zip(model(part), whole)).backward()
 
 
 # %% wrong="divided again" of="08-mended" earns=1 because="divided by k twice"

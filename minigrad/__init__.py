@@ -58,7 +58,16 @@ from minigrad.noise import GradientNoise, SmoothedNoise, batch_noise, trade_off
 from minigrad.normalization import GroupNorm, LayerNorm
 from minigrad.optimizers import SGD, Adam, AdamW, Optimizer
 from minigrad.randomness import Samples, current_seed, drawing, manual_seed
-from minigrad.schedules import cosine, linear_decay, step_decay, warmup
+from minigrad.schedules import (
+    constant_half_life,
+    cosine,
+    linear_decay,
+    linear_scaling,
+    square_root_scaling,
+    step_decay,
+    step_growth,
+    warmup,
+)
 from minigrad.stochastic import (
     StepRule,
     asymptotic_variance,
@@ -112,6 +121,7 @@ __all__ = [
     "binary_cross_entropy_with_logits",
     "clip_grad_norm",
     "concatenate",
+    "constant_half_life",
     "contrastive",
     "corrected_momentum",
     "cosine",
@@ -128,6 +138,7 @@ __all__ = [
     "linear",
     "linear_decay",
     "linear_moments",
+    "linear_scaling",
     "log",
     "log_softmax",
     "logsumexp",
@@ -146,10 +157,12 @@ __all__ = [
     "robbins_monro",
     "sigmoid",
     "sqrt",
+    "square_root_scaling",
     "squared_error",
     "stack",
     "stationary_variance",
     "step_decay",
+    "step_growth",
     "tanh",
     "to_cpu",
     "to_gpu",

@@ -742,6 +742,19 @@ ERRORS = [
     (lambda: mg.clip_grad_norm([x2], -1.0), ValueError, "-1", "max_norm"),
     (lambda: mg.cosine(0.1, 0), ValueError, "cosine()", "0", "1 or more"),
     (lambda: mg.warmup(0.1, -1), ValueError, "warmup()", "-1", "1 or more"),
+    (lambda: mg.linear_scaling(0.1, 0, 8), ValueError, "linear_scaling()", " batch_size is 0"),
+    (lambda: mg.linear_scaling(0.1, 8, 1.5), ValueError, "new_batch_size is 1.5", "integer"),
+    (lambda: mg.linear_scaling(-1, 8, 16), ValueError, "rate = -1", "0 or more"),
+    (lambda: mg.linear_scaling(mg.cosine(1, 2), 8, 16), ValueError, "function", "a number"),
+    (lambda: mg.square_root_scaling(1, 8, 88), ValueError, "11 times", "0.9 into -0.1", "grow"),
+    (lambda: mg.square_root_scaling(1, 8, 4, (0.9, 1)), ValueError, "beta = 1", "below 1"),
+    (lambda: mg.square_root_scaling(1, 8, 4, (np.nan, 0)), ValueError, "beta = nan", "below 1"),
+    (lambda: mg.square_root_scaling(np.inf, 8, 4), ValueError, "rate = inf", "finite"),
+    (lambda: mg.square_root_scaling(1, 8, 4, eps=-1), ValueError, "eps = -1", "0 or more"),
+    (lambda: mg.constant_half_life(1.0, 8, 16), ValueError, "constant_half_life()", "below 1"),
+    (lambda: mg.constant_half_life(0.9, 8, 0), ValueError, "new_batch_size is 0", "1 or more"),
+    (lambda: mg.step_growth(8, 2, 64, 0), ValueError, "step_growth() largest is 0", "1 or more"),
+    (lambda: mg.step_growth(8, 0.5, 64, 64), ValueError, "factor is 0.5", "integer"),
 ]
 
 

@@ -14,12 +14,13 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import minigrad as mg
-from minigrad import course, demo, four_ways, lessons, marking, noise_on_digits
+from minigrad import course, demo, four_ways, lessons, marking, noise_on_digits, rates
 
 COMMANDS = {
     "demo": (demo, "train on real digits by whole batches and by micro-batches, and compare"),
     "batchnorm": (four_ways, "compare four ways to do BatchNorm in micro-batches with one batch"),
     "noise": (noise_on_digits, "look at a root and at a gradient through noise, and predict it"),
+    "rates": (rates, "train with larger and larger batches: at which rate, and does it pay"),
     "lessons": (lessons, "run the lessons, build their notebooks, or check them"),
     "course": (course, "write the course into a folder, for a student or an instructor"),
     "check": (marking, "grade an exercise, and say why an answer is wrong"),

@@ -37,6 +37,7 @@ READING_ORDER = [
     "demo.py",
     "four_ways.py",
     "noise_on_digits.py",
+    "rates.py",
     "explain.py",
     "checking.py",
     "exercises.py",

@@ -54,7 +54,8 @@ def test_each_command_explains_all_its_arguments(command, capsys):
 
 
 def test_the_commands_are_the_demonstration_and_the_course(capsys):
-    assert list(cli.COMMANDS) == ["demo", "batchnorm", "noise", "lessons", "course", "check"]
+    names = ["demo", "batchnorm", "noise", "rates", "lessons", "course", "check"]
+    assert list(cli.COMMANDS) == names
     assert cli.main(["course", "--help"]) == 0
     output = capsys.readouterr().out
     assert all(word in output for word in ("DIR", "--variant SEED", "--instructor"))

@@ -13,15 +13,8 @@ from tests.lines import PACKAGE, READING_ORDER
 
 # They hold tables of options and colours.
 EDGE_OF_THE_HOUSE = {
-    *(
-        "plotting.py",
-        "demo.py",
-        "four_ways.py",
-        "noise_on_digits.py",
-        "exercises.py",
-        "lessons.py",
-        "cli.py",
-    ),
+    *("plotting.py", "demo.py", "four_ways.py", "noise_on_digits.py", "rates.py"),
+    *("exercises.py", "lessons.py", "cli.py"),
 }
 MUTABLE = ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetComp
 EDGES = {"device.py", "gradcheck.py"}  # import nothing but NumPy, and CuPy

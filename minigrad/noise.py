@@ -11,6 +11,8 @@ which a batch is half signal, half noise: far below it a larger batch saves upda
 only costs samples.
 
 `train_step(..., noise="parts")` puts the estimate into its report.
+
+Taught in lesson 11.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ of k looks at one x is one look with k times less variance: that is what accumul
 
 `robbins_monro` walks; the rest of the file says beforehand how far the walk will be from the root.
 
-Taught in lesson 01.
+Taught in lesson 01 and lesson 11.
 """
 
 from __future__ import annotations

@@ -33,7 +33,10 @@ WAYS = ("parts", "sums")
 
 class GradientNoise(NamedTuple):
     """signal: an estimate of |G|^2. noise: one of S, the variance of the gradient of one sample,
-    added up over all parameters. Both are unbiased, so either may come out below 0."""
+    added up over all parameters. Both are unbiased, so either may come out below 0.
+
+    Of windows drawn without replacement, as in an epoch of N samples, they estimate |G|^2 - S/(N-1)
+    and S N/(N-1): a small signal of few samples is then told too small."""
 
     signal: Any
     noise: Any
@@ -61,10 +64,10 @@ def batch_noise(gradients: Any, size: int, replace: bool = False) -> Any:
 
 
 def from_parts(squares: Sequence[Any], weights: Sequence[Any], whole: Any) -> GradientNoise:
-    """From |g_j|^2 of each micro-batch of n_j samples, and |g|^2 of the window's whole gradient.
+    """From |g_j|^2 of each micro-batch of n_j samples, and |g_B|^2 of the whole window of B.
 
-    All gradients are means. E of the mean of |g_j|^2 is |G|^2 + S mean(1/n_j); that of `whole` is
-    |G|^2 + S/N: two equations (McCandlish et al. 2018, appendix A.1, there for equal n_j).
+    All gradients are means. E of the mean of |g_j|^2 is |G|^2 + S mean(1/n_j); that of |g_B|^2 is
+    |G|^2 + S/B: two equations (McCandlish et al. 2018, appendix A.1, there for equal n_j).
     """
     k = len(squares)
     by_part, by_whole = sum(1 / n for n in weights) / k, 1 / sum(weights)

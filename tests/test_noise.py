@@ -117,13 +117,13 @@ def test_both_estimates_are_unbiased_exactly(way, draws, b):
 
 
 def test_drawn_without_replacement_the_estimates_are_those_of_the_finite_set_exactly():
-    """E of noise is S N/(N-1), that of signal |G|^2 minus the Nth part of it: in Fractions."""
+    """E of the noise is S N/(N-1), that of the signal |G|^2 - S/(N-1): in Fractions, `==`."""
     gradients = GRADIENTS[:5]
     windows = itertools.permutations(gradients, 4)
     signal, one = average(noise(np.stack(window), 2, "parts") for window in windows)
-    spread = mg.batch_noise(gradients, 1) * Fraction(5, 4)
-    assert one == spread
-    assert signal == (gradients.sum() / 5) ** 2 - spread / 5
+    spread = mg.batch_noise(gradients, 1)
+    assert one == spread * 5 / 4
+    assert signal == (gradients.sum() / 5) ** 2 - spread / 4
 
 
 def test_a_window_to_check_by_hand():

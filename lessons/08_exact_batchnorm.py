@@ -13,7 +13,7 @@
 # [04](04_accumulation.ipynb) (the theorem) and [07](07_batchnorm_diverges.ipynb) (BatchNorm).
 # This lesson is \*: optional, and no other lesson needs it. **Reading:** 50 minutes;
 # **exercises:** 40 minutes ([08_exact_batchnorm](exercises/08_exact_batchnorm.ipynb)). **Code:**
-# [`minigrad/coupled.py`](../minigrad/coupled.py).
+# [`minigrad/coupled.py`](../minigrad/coupled.py), [`minigrad/losses.py`](../minigrad/losses.py).
 
 # %% [markdown]
 # ## One layer, six samples

@@ -10,7 +10,6 @@ from minigrad.accumulation import StepReport, accumulate
 from minigrad.arrays import fractions
 from minigrad.batches import micro_batches
 from minigrad.batchnorm import BatchNorm, Statistics, momentum_per_micro_batch
-from minigrad.coupled import contrastive, coupled, dice
 from minigrad.device import available, to_cpu, to_gpu
 from minigrad.functions import (
     concatenate,
@@ -48,7 +47,10 @@ from minigrad.losses import (
     Loss,
     absolute_error,
     binary_cross_entropy_with_logits,
+    contrastive,
+    coupled,
     cross_entropy,
+    dice,
     penalty,
     per_sample,
     squared_error,

@@ -33,7 +33,7 @@ import numpy as np
 
 from minigrad.arrays import constant, filled
 from minigrad.batchnorm import BatchNorm, Statistics
-from minigrad.losses import BATCH, WINDOW, Loss, Term, cross_entropy, nonzero
+from minigrad.losses import WINDOW, Loss, Term, nonzero
 from minigrad.tensor import Node, Tensor, backward, no_grad, record
 
 # `walk(visit, coupling)` makes one pass: visit(inputs, targets, part) for each micro-batch.
@@ -56,15 +56,6 @@ def couples(model: Any, loss: Any) -> bool:
     return getattr(loss, "couples", False) or any(
         isinstance(m, BatchNorm) and m.training and m.statistics == "batch" for m in model.modules()
     )
-
-
-def coupled(loss: Callable[..., Loss]) -> Callable[..., Loss]:
-    """Mark a loss that is no sum over samples: the step then calls it with all outputs at once.
-
-    loss(outputs, *targets) gets those of the whole batch; its outputs are Tensors, or a tuple.
-    """
-    loss.couples = True
-    return loss
 
 
 def exact(window: Any, loss: Callable[..., Loss], walk: Walk) -> int:
@@ -357,27 +348,3 @@ def _joined(parts: tuple) -> Any:
     if isinstance(parts[0], dict):
         return {key: _joined(tuple(p[key] for p in parts)) for key in parts[0]}
     return np.concatenate(parts)
-
-
-@coupled
-def contrastive(outputs: tuple[Tensor, Tensor], temperature: float = 1.0) -> Loss:
-    """InfoNCE in both directions: each row of a is to find its row of b among all, and back.
-
-    outputs: (a, b), (n, d) each. The mean over pairs of the cross-entropies of a b' / temperature
-    by rows and by columns, and of these two (van den Oord et al. 2018; Radford et al. 2021).
-    """
-    a, b = outputs
-    pairs, scores = np.arange(len(a)), a @ b.T * (1 / temperature)
-    by_rows = cross_entropy(scores, pairs, unit=BATCH)
-    return 0.5 * by_rows + 0.5 * cross_entropy(scores.T, pairs, unit=BATCH)
-
-
-@coupled
-def dice(outputs: Tensor, targets: Any, smooth: float = 1.0) -> Loss:
-    """1 - (2 sum(p t) + smooth) / (sum(p) + sum(t) + smooth) over the whole batch.
-
-    outputs: probabilities p (n, ...), targets t of their shape (Milletari, Navab & Ahmadi 2016).
-    """
-    t = outputs.operand(targets)
-    overlap = ((outputs * t).sum() * 2 + smooth) / (outputs.sum() + t.sum() + smooth)
-    return Loss([Term(BATCH, 1, 1 - overlap, 1)])

@@ -5,11 +5,14 @@ A sum S can, and so can its weight W. A `Loss` therefore keeps both apart, and a
 window (the micro-batches that make one update, see accumulation.py) the gradient of S is divided by
 W, once. W comes from targets and masks, never from parameters: then grad(S / W) is grad(S) / W.
 
-Taught in lesson 03 and lesson 05.
+The losses of the last section are no sum over samples: they look at a whole batch, all at once.
+
+Taught in lesson 03, lesson 05 and, for the last section, lesson 08.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -20,7 +23,7 @@ from minigrad.arrays import plain, same_sum, shape_error, wide_sum
 from minigrad.functions import _sigmoid, all_below, as_tensor, check_below, integers, where
 from minigrad.tensor import Tensor, record
 
-BATCH = "batch"  # the unit of a loss that looks at all samples of a batch at once (coupled.py)
+BATCH = "batch"  # the unit of a loss that looks at all samples of a batch at once
 WINDOW = "window"  # the unit of a term that does not depend on data: it counts once a window
 
 
@@ -324,3 +327,40 @@ def _count(labels: Any, classes: int, ignore_index: int) -> tuple[Any, Any]:
     counted = labels != ignore_index
     labels = np.where(counted, labels, 0)
     return check_below(labels, classes, "cross_entropy() got label", "classes"), counted
+
+
+# --------------------------------------------------------------------- of a whole batch
+
+
+def coupled(loss: Callable[..., Loss]) -> Callable[..., Loss]:
+    """Mark a loss that is no sum over samples: a step calls it with the outputs of the whole batch.
+
+    loss(outputs, *targets): outputs are a Tensor or a tuple of Tensors, as the model returns them.
+    Micro-batches give its gradient all the same, by one pass more: see coupled.py.
+    """
+    loss.couples = True
+    return loss
+
+
+@coupled
+def contrastive(outputs: tuple[Tensor, Tensor], temperature: float = 1.0) -> Loss:
+    """InfoNCE in both directions: each row of a is to find its row of b among all, and back.
+
+    outputs: (a, b), (n, d) each. The mean over pairs of the cross-entropies of a b' / temperature
+    by rows and by columns, and of these two (van den Oord et al. 2018; Radford et al. 2021).
+    """
+    a, b = outputs
+    pairs, scores = np.arange(len(a)), a @ b.T * (1 / temperature)
+    by_rows = cross_entropy(scores, pairs, unit=BATCH)
+    return 0.5 * by_rows + 0.5 * cross_entropy(scores.T, pairs, unit=BATCH)
+
+
+@coupled
+def dice(outputs: Tensor, targets: Any, smooth: float = 1.0) -> Loss:
+    """1 - (2 sum(p t) + smooth) / (sum(p) + sum(t) + smooth) over the whole batch.
+
+    outputs: probabilities p (n, ...), targets t of their shape (Milletari, Navab & Ahmadi 2016).
+    """
+    t = outputs.operand(targets)
+    overlap = ((outputs * t).sum() * 2 + smooth) / (outputs.sum() + t.sum() + smooth)
+    return Loss([Term(BATCH, 1, 1 - overlap, 1)])

@@ -20,7 +20,7 @@ from minigrad.arrays import constant, fetch, filled, root, squared_norm
 from minigrad.batches import count_samples, each, micro_batches, take
 from minigrad.coupled import HELD, Coupling, Visit, couples, exact
 from minigrad.layers import Module
-from minigrad.losses import BATCH, WINDOW, Loss, Term, nonzero
+from minigrad.losses import BATCH, WINDOW, Loss, Term, check_loss, nonzero
 from minigrad.noise import GradientNoise, NoiseMeter
 from minigrad.randomness import Samples, current_seed, drawing
 from minigrad.tensor import Tensor, backward
@@ -111,7 +111,7 @@ class Window:
         seen = self.model.modules, self.statistics, self.positions
         context = Samples(self.seed, self.update, start, self.samples, *seen, coupling=coupling)
         if coupling is not None:
-            coupling.start()
+            coupling.start_micro_batch()
             if not coupling.last:  # what a replay sees moves nothing
                 context.statistics = {}
         return context
@@ -121,9 +121,7 @@ class Window:
 
         every: differentiate a term of weight 0 too, whose samples count for the others.
         """
-        if not isinstance(loss, Loss):
-            what = f"the loss is a {type(loss).__name__}, expected a Loss, a sum with its weight"
-            raise TypeError(f"{what}: mg.cross_entropy(...) as it is, or mg.per_sample(values)")
+        check_loss(loss)
         self.micro_batches += 1
         if not every and self.micro_batches > 1 and any(t.unit == BATCH for t in loss.terms):
             what = "a loss of the whole batch was computed on a micro-batch, expected all outputs"

@@ -8,7 +8,7 @@ Taught in lesson 04.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,6 +59,15 @@ def each(part: Any, change: Callable[[Any], Any]) -> Any:
 def take(part: Any, where: slice) -> Any:
     """The samples `where` of an array or of a tuple or dict of arrays, as views."""
     return each(part, lambda array: array[where])
+
+
+def join(parts: Sequence[Any]) -> Any:
+    """Parts of an array, or of a tuple or dict of arrays, as they were before they were cut."""
+    if isinstance(parts[0], tuple):
+        return tuple(join(column) for column in zip(*parts, strict=True))
+    if isinstance(parts[0], dict):
+        return {key: join([part[key] for part in parts]) for key in parts[0]}
+    return np.concatenate(parts)
 
 
 def count_samples(batch: Any) -> int:

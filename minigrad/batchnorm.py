@@ -36,6 +36,11 @@ class Statistics(NamedTuple):
         centred = x - mean
         return Statistics(n, mean, wide_sum(centred * centred, 0))
 
+    @property
+    def variance(self) -> Any:
+        """The mean squared deviation, (c,)."""
+        return self.squares / self.n
+
     def merge(self, other: Statistics) -> Statistics:
         """Those of both sets of values together (Chan, Golub & LeVeque 1979).
 

@@ -27,28 +27,19 @@ Taught in lesson 08.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
-from minigrad.arrays import constant, filled
+from minigrad.arrays import constant, filled, wide_sum
+from minigrad.batches import join
 from minigrad.batchnorm import BatchNorm, Statistics
-from minigrad.losses import WINDOW, Loss, Term, nonzero
-from minigrad.tensor import Node, Tensor, backward, no_grad, record
+from minigrad.losses import Loss, Term, check_loss, nonzero
+from minigrad.tensor import Tensor, _count_uses, backward, no_grad, record
 
 # `walk(visit, coupling)` makes one pass: visit(inputs, targets, part) for each micro-batch.
 Visit = Callable[[Any, tuple, slice], None]
 Walk = Callable[[Visit, "Coupling"], None]
-
-
-FEWER = (
-    "a micro-batch used fewer BatchNorm layers than the first one, expected the same; choose "
-    "statistics='micro'"
-)
-HELD = (
-    "the loss reached a leaf outside of the model that held a gradient, expected None; make it a "
-    "parameter of the model"
-)
 
 
 def couples(model: Any, loss: Any) -> bool:
@@ -60,291 +51,248 @@ def couples(model: Any, loss: Any) -> bool:
 
 def exact(window: Any, loss: Callable[..., Loss], walk: Walk) -> int:
     """Put the gradient of one whole batch into the window. Returns the passes over the data."""
-    model, coupling, passes = window.model, Coupling(), 0
+    model, level = window.model, 0
+    depth = 1 if couples(model, None) else 0  # of the chain, as far as it is known
+    coupling = Coupling(probing=depth > 0)
 
-    level = 0
-    deepest = int(couples(model, None))
-    while level < max(coupling.levels.values(), default=deepest):  # the statistics by levels
+    while level < depth:  # the statistics, the first ones first
         level += 1
-        coupling.measure(level)
-        walk(lambda inputs, targets, part: coupling.forward(model, inputs), coupling)
-        passes += 1
+        coupling.start_pass(level, measuring=True)
+        walk(lambda inputs, targets, part: coupling.look(model, inputs), coupling)
+        depth = max(coupling.levels.values(), default=0)  # which the first micro-batch told
 
-    piece: Callable[..., Loss] = lambda outputs, targets, part: loss(outputs, *targets)  # noqa: E731
-    if getattr(loss, "couples", False):
-        piece = _cached(window, loss, walk, coupling)
-        passes += 1
+    if getattr(loss, "couples", False):  # the outputs, as if they were one level more
+        coupling.start_pass(depth + 1, measuring=True)
+        loss_of = _cached(model, loss, walk, coupling)
+    else:
+        loss_of = lambda outputs, targets, part: loss(outputs, *targets)  # noqa: E731
 
-    while level and coupling.levels:  # their adjoints, the last ones first
-        coupling.differentiate(level)
+    def surrogate(inputs: Any, targets: tuple, part: slice) -> Loss:
+        """What the two sums above have in their brackets."""
+        outputs = coupling.outputs(model, inputs)
+        return coupling.with_adjoints(check_loss(loss_of(outputs, targets, part)))
+
+    for level in range(depth, 0, -1):  # the adjoints, the last ones first
+        coupling.start_pass(level)
         window.freeze()
-        walk(lambda i, t, part: coupling.collect(piece(model(i), t, part)), coupling)
+        walk(lambda *one: _add_gradients(surrogate(*one), coupling.adjoints), coupling)
         window.thaw()
-        coupling.keep_adjoints()
-        level -= 1
-        passes += 1
 
-    coupling.differentiate(0)  # and the parameters
-    coupling.last = True
-    walk(lambda i, t, part: window.add(coupling.joined(piece(model(i), t, part)), True), coupling)
+    coupling.start_pass(0)  # and the parameters
+    walk(lambda *one: window.add(surrogate(*one), every=True), coupling)
     window.statistics.update(coupling.statistics)
     window.replay_moved = coupling.moved
-    return passes + 1
+    return coupling.passes
 
 
 class Coupling:
     """The statistics of a window and their adjoints, while its passes find them.
 
-    levels: of each BatchNorm, 1 + the highest level that its input depends on. statistics, adjoints
-    (by unit of the loss): of the levels known so far. BatchNorm asks `of` what to standardize by.
+    Each BatchNorm has a level: 1, or one more than the highest level that its input depends on. A
+    pass is for one level, and BatchNorm asks `of` in it what to standardize by. probing: is this
+    the first micro-batch of a window with BatchNorm, which tells the levels?
     """
 
-    def __init__(self) -> None:
+    def __init__(self, probing: bool) -> None:
+        self.probing = probing
         self.levels: dict[BatchNorm, int] = {}  # in the order of the calls
-        self.statistics: dict[BatchNorm, Statistics] = {}
-        self.adjoints: dict[str, dict[BatchNorm, list[Any]]] = {}
-        self.leaves: dict[BatchNorm, list[Tensor]] = {}
-        self.sums: dict[str, dict[Tensor, Any]] = {}
-        self.measured = 0  # the level whose statistics this pass finds
-        self.probing = self.last = False  # is it the first pass, the last one?
-        self.calls: list[BatchNorm] = []  # of this micro-batch
-        self.carried: dict[str, list[Tensor]] = {}
-        self.first: dict[BatchNorm, Any] = {}  # the squares that a layer's first micro-batch held
-        self.moved: Any = False  # did a later pass compute something else?
+        self.depends: dict[Tensor, int] = {}  # levels by what the tape is searched for
+        self.statistics: dict[BatchNorm, Statistics] = {}  # the measured ones
+        self.leaves: dict[BatchNorm, list[Tensor]] = {}  # and the same as variables
+        self.adjoints: dict[str, dict[Tensor, Any]] = {}  # by unit of the loss, of each leaf
+        self.passes = 0
+        self.first: dict[BatchNorm, Any] = {}  # what a layer's first micro-batch was
+        self.moved: Any = False  # did the last pass compute something else?
 
-    def start(self) -> None:
-        """A micro-batch begins."""
-        self.calls, self.carried = [], {unit: [] for unit in self.adjoints}
+    def start_pass(self, level: int, measuring: bool = False) -> None:
+        """The next pass measures the statistics of this level, or differentiates by them.
+
+        Level 0 are the parameters.
+        """
+        self.level, self.measuring, self.last = level, measuring, not level
+        self.passes += 1
+
+    def start_micro_batch(self) -> None:
+        """The next forward pass is that of another micro-batch."""
+        self.calls: list[BatchNorm] = []
+        self.carried: dict[str, Tensor] = {}
 
     def of(self, layer: BatchNorm, x: Tensor) -> list[Tensor]:
         """Mean and variance, (c,) each, by which `layer` standardizes x (rows, c) in this pass."""
-        self._check(layer)
-        if self.measured:
+        self._check_order(layer)
+        if self.probing:
+            self.levels[layer] = 1 + self._level_below(x)
+        if self.measuring and self.levels[layer] >= self.level:
             return self._measure(layer, x)
         if self.last and layer in self.first:
-            self.compare(self.first.pop(layer), _squares(Statistics.of(x.data)))
-        if layer in self.leaves:
-            return self.leaves[layer]  # whose gradients, the adjoints, this pass adds up
+            self.compare(self.first.pop(layer), _squares(x))
+        if layer not in self.leaves:
+            self.leaves[layer] = _as_leaves(self.statistics[layer])
+        mean, var = self.leaves[layer]
+        if self.levels[layer] == self.level:
+            return [mean, var]  # variables, by which this pass differentiates
         for unit, adjoints in self.adjoints.items():
-            if layer in adjoints:
-                self.carried[unit].append(_carry(x, self.statistics[layer], adjoints[layer]))
-        return _tensors(self.statistics[layer], like=x)
+            if mean in adjoints:
+                a_s = _carry(x, self.statistics[layer], adjoints[mean], adjoints[var])
+                self.carried[unit] = a_s + self.carried.get(unit, 0)
+        return [mean.detach(), var.detach()]
+
+    def _check_order(self, layer: BatchNorm) -> None:
+        """Only then is the chain of layers the same for each micro-batch."""
+        if layer in self.calls:
+            what = f"{layer!r} was called twice in one forward pass, expected once"
+            raise ValueError(f"{what}; make two layers, or choose statistics='micro'")
+        self.calls.append(layer)
+        if not self.probing and [*self.levels][: len(self.calls)] != self.calls:
+            what = "the BatchNorm layers were called in another order than for the first"
+            raise ValueError(f"{what} micro-batch, expected the same; choose statistics='micro'")
+
+    def outputs(self, model: Any, inputs: Any) -> Any:
+        """model(inputs), by all layers that the first micro-batch went through."""
+        outputs = model(inputs)
+        if len(self.calls) < len(self.levels):
+            what = "a micro-batch used fewer BatchNorm layers than the first one"
+            raise ValueError(f"{what}, expected the same; choose statistics='micro'")
+        return outputs
+
+    # ------------------------------------------------------------------------- statistics
+
+    def look(self, model: Any, inputs: Any) -> Any:
+        """The outputs without a tape, or None where the level needs less than all of them."""
+        if self.probing:  # with the tape, which tells what depends on what
+            self.outputs(model, inputs)
+            self.probing = False
+            return None
+        with suppress(_Enough), no_grad():
+            return self.outputs(model, inputs)
+
+    def _level_below(self, x: Tensor) -> int:
+        """The highest level that x depends on."""
+        nodes = _count_uses(x.node) if x.node else ()
+        return max((self.depends.get(p, 0) for node in nodes for p in node.parents), default=0)
+
+    def _measure(self, layer: BatchNorm, x: Tensor) -> list[Tensor]:
+        """Add what x shows to the statistics, if it is their turn."""
+        own, level = Statistics.of(x.data), self.levels[layer]
+        if level == self.level:
+            before = self.statistics.get(layer)
+            self.statistics[layer] = own if before is None else before.merge(own)
+            self.first.setdefault(layer, _squares(x))
+            *_, last = (other for other in self.levels if self.levels[other] == level)
+            if layer is last and not self.probing:
+                raise _Enough
+        # What comes behind is not looked at in this pass: it does not matter what x becomes.
+        leaves = _as_leaves(own._replace(squares=nonzero(own.squares)))  # 0 for one sample
+        if self.probing:
+            self.depends[leaves[0]] = level
+        return leaves
+
+    # --------------------------------------------------------------------------- adjoints
+
+    def with_adjoints(self, loss: Loss) -> Loss:
+        """The loss of a micro-batch and, in each unit, the statistics times their adjoints."""
+        weights = {term.unit: term.weight for term in loss.terms}
+        for unit, a_s in self.carried.items():
+            loss = loss + Loss([Term(unit, 1, a_s, weights.get(unit, 0))])
+        return loss
 
     def compare(self, before: Any, now: Any) -> None:
         """Note whether a pass is far from what it repeats; the window asks when it ends."""
         far = abs(now - before) > abs(before).max() * constant(1e-3, before)
         self.moved = self.moved | far.any()
 
-    def _check(self, layer: BatchNorm) -> None:
-        """Only then is the chain of layers the same for each micro-batch."""
-        if layer in self.calls:
-            what = f"{layer!r} was called twice in one forward pass, expected once"
-            raise ValueError(f"{what}; make two layers, or choose statistics='micro'")
-        order = list(self.levels)
-        self.calls.append(layer)
-        if not self.probing and order[: len(self.calls)] != self.calls:
-            what = "the BatchNorm layers were called in another order than for the first"
-            raise ValueError(f"{what} micro-batch, expected the same; choose statistics='micro'")
-
-    # ------------------------------------------------------------------------- statistics
-
-    def measure(self, level: int) -> None:
-        """The next pass finds the statistics of this level; the first one finds the levels too."""
-        self.measured, self.probing = level, not self.levels
-
-    def forward(self, model: Any, inputs: Any) -> None:
-        """As much of the forward pass as the level needs."""
-        if self.probing:  # with the tape, which tells what depends on what
-            model(inputs)
-            self.probing, self.leaves = False, {}
-            return
-        try:
-            with no_grad():
-                model(inputs)
-        except _Enough:
-            return
-        if self.levels:
-            raise ValueError(FEWER)
-
-    def _measure(self, layer: BatchNorm, x: Tensor) -> list[Tensor]:
-        level, own = self.levels.get(layer), Statistics.of(x.data)
-        if self.probing:
-            above = [self.levels[other] for other in self.leaves if _reaches(x, self.leaves[other])]
-            level = self.levels[layer] = 1 + max(above, default=0)
-        if level < self.measured:
-            return _tensors(self.statistics[layer], like=x)
-        if level == self.measured:
-            before = self.statistics.get(layer)
-            self.first.setdefault(layer, _squares(own))
-            self.statistics[layer] = own if before is None else before.merge(own)
-            last = [other for other in self.levels if self.levels[other] == level][-1]
-            if layer is last and not self.probing:
-                raise _Enough
-        # Deeper layers are not looked at yet: what they are standardized by does not matter.
-        own = own._replace(squares=nonzero(own.squares))  # 0 for one sample
-        self.leaves[layer] = _tensors(own, like=x, requires_grad=self.probing)
-        return self.leaves[layer]
-
-    # --------------------------------------------------------------------------- adjoints
-
-    def differentiate(self, level: int) -> None:
-        """The next pass finds the adjoints of this level, or with 0 the parameters' gradients."""
-        self.measured, self.sums = 0, {}
-        self.leaves = {
-            layer: _tensors(self.statistics[layer], requires_grad=True)
-            for layer in self.levels
-            if self.levels[layer] == level
-        }
-
-    def joined(self, loss: Loss) -> Loss:
-        """The loss, and for each unit the statistics times their adjoints."""
-        if not self.levels:
-            return loss
-        if len(self.calls) < len(self.levels):
-            raise ValueError(FEWER)
-        terms = {t.unit: Term(t.unit, 1, t.coefficient * t.total, t.weight) for t in loss.terms}
-        for unit, carried in self.carried.items():
-            for one in carried:
-                term = terms.setdefault(unit, Term(unit, 1, one, 0))
-                term.total = term.total + one if term.total is not one else one
-        return Loss([*terms.values()])
-
-    def collect(self, loss: Loss) -> None:
-        """Add what one micro-batch gives to the adjoints of this level."""
-        leaves = [leaf for pair in self.leaves.values() for leaf in pair]
-        terms = [t for t in self.joined(loss).terms if t.unit != WINDOW and t.total.requires_grad]
-        for term in terms:
-            sums = self.sums.setdefault(term.unit, {})
-            for leaf in leaves:
-                leaf.grad = sums.get(leaf)
-            touched = backward(term.total, filled(term.total.data, 1), term is not terms[-1])
-            for other in touched.keys() - {*leaves}:  # no parameter: it was not frozen
-                if not touched[other]:
-                    raise ValueError(HELD)
-                other.grad = None
-            sums.update((leaf, leaf.grad) for leaf in leaves if leaf.grad is not None)
-
-    def keep_adjoints(self) -> None:
-        """The pass is over: what its leaves collected are the adjoints."""
-        for unit, sums in self.sums.items():
-            for layer, pair in self.leaves.items():
-                zeros = [np.zeros_like(leaf.data) for leaf in pair]
-                found = [sums.get(leaf, zero) for leaf, zero in zip(pair, zeros, strict=True)]
-                self.adjoints.setdefault(unit, {})[layer] = found
-
 
 class _Enough(BaseException):
     """The rest of a forward pass is not needed."""
 
 
-def _tensors(statistics: Statistics, like: Tensor | None = None, requires_grad=False) -> list:
-    mean, var = statistics.mean, statistics.squares / statistics.n
-    if like is not None:
-        mean, var = (v.astype(like.dtype, copy=False) for v in (mean, var))
-    return [Tensor(mean, requires_grad), Tensor(var, requires_grad)]
+def _as_leaves(statistics: Statistics) -> list[Tensor]:
+    """Mean and variance as variables."""
+    return [Tensor(v, requires_grad=True) for v in (statistics.mean, statistics.variance)]
 
 
-def _squares(statistics: Statistics) -> Any:
-    """The sum of the squares of each channel: unlike that of deviations not 0 for one sample."""
-    return statistics.squares + statistics.mean * statistics.mean * statistics.n
+def _squares(x: Tensor) -> Any:
+    return wide_sum(x.data * x.data, 0)
 
 
-def _reaches(x: Tensor, leaves: list[Tensor]) -> bool:
-    """Does x depend on one of these leaves?"""
-    seen, stack = set(), [x.node]
-    while stack:
-        node = stack.pop()
-        if any(node is leaf for leaf in leaves):
-            return True
-        if isinstance(node, Node) and node not in seen:
-            seen.add(node)
-            stack += node.parents
-    return False
-
-
-def _carry(x: Tensor, statistics: Statistics, adjoint: list[Any]) -> Tensor:
-    """0, with the gradient by x of adjoint . (mean, variance), both of the whole window.
+def _carry(x: Tensor, statistics: Statistics, by_mean: Any, by_var: Any) -> Tensor:
+    """0, with the gradient by x of the adjoints times (mean, variance), both of the whole window.
 
     d mean / dx = 1/n and d variance / dx = 2 (x - mean) / n. The mean inside of the variance may
     stand still, for d variance / d mean = -2 sum(x - mean) / n = 0.
     """
     n, mean, _ = statistics
-    by_mean, by_var = adjoint
     data = x.data
 
     def pullback(g: Any) -> tuple:
-        dx = (data - mean) * (by_var * constant(2, by_var) / n)
-        dx += by_mean / n
-        return (dx * g,)
+        dx = (data - mean) * (by_var * 2 / n * g)
+        dx += by_mean / n * g
+        return (dx,)
 
     return record(filled(data, 0, (1,)).reshape(()), (x,), pullback)
+
+
+HELD = (
+    "the loss reached a leaf outside of the model that held a gradient, expected None; make it a "
+    "parameter of the model"
+)
+
+
+def _add_gradients(loss: Loss, sums: dict[str, dict[Tensor, Any]]) -> None:
+    """Add the gradients of a loss to `sums`, by unit and leaf, and leave none in `.grad`."""
+    terms = [term for term in loss.terms if term.total.requires_grad]
+    for term in terms:
+        seed, mine = filled(term.total.data, term.coefficient), sums.setdefault(term.unit, {})
+        for leaf, fresh in backward(term.total, seed, term is not terms[-1]).items():
+            if not fresh:
+                raise ValueError(HELD)
+            mine[leaf] = mine[leaf] + leaf.grad if leaf in mine else leaf.grad.copy()
+            leaf.grad = None
 
 
 # ---------------------------------------------------------------- losses of a whole batch
 
 
-def _cached(window: Any, loss: Callable[..., Loss], walk: Walk, coupling: Coupling) -> Callable:
+def _cached(model: Any, loss: Callable[..., Loss], walk: Walk, coupling: Coupling) -> Callable:
     """A loss of the whole batch as one of micro-batches: outputs times their cached gradient."""
-    outputs, seen = [], []
+    outputs, targets = [], []
 
-    def look(inputs: Any, targets: tuple, part: slice) -> None:
-        with no_grad():
-            outputs.append(window.model(inputs))
+    def keep(inputs: Any, of_part: tuple, part: slice) -> None:
+        outputs.append(coupling.look(model, inputs))
+        targets.append(tuple(of_part))
         if not all(isinstance(o, Tensor) for o in _tuple(outputs[-1])):
             what = f"a coupled loss met outputs of type {type(outputs[-1]).__name__}"
             raise TypeError(f"{what}, expected a Tensor or a tuple of Tensors")
-        seen.append(targets)
 
-    coupling.differentiate(0)
-    walk(look, coupling)
-    columns = zip(*map(_tuple, outputs), strict=True)
-    whole = [Tensor(np.concatenate([o.data for o in column]), True) for column in columns]
-    targets = [_joined(column) for column in zip(*seen)]
-    total = loss(tuple(whole) if isinstance(outputs[0], tuple) else whole[0], *targets)
-    if not isinstance(total, Loss):
-        what = f"the loss is a {type(total).__name__}, expected a Loss"
-        raise TypeError(f"{what}: mg.cross_entropy(...) as it is, or mg.per_sample(values)")
+    walk(keep, coupling)
+    arrays = join([tuple(o.data for o in _tuple(of_part)) for of_part in outputs])
+    whole = [Tensor(array, requires_grad=True) for array in arrays]
+    seen = tuple(whole) if isinstance(outputs[0], tuple) else whole[0]
+    terms = check_loss(loss(seen, *join(targets))).terms
     cache: dict[str, dict[Tensor, Any]] = {}
-    for term in total.terms:
-        touched = backward(term.total, filled(term.total.data, 1), term is not total.terms[-1])
-        window.adopt({leaf: fresh for leaf, fresh in touched.items() if leaf not in whole})
-        cache[term.unit] = {leaf: leaf.grad.copy() for leaf in touched}
-        for leaf in touched:
-            leaf.grad = None
+    _add_gradients(Loss([replace(term, coefficient=1) for term in terms]), cache)
 
-    def piece(outputs: Any, targets: tuple, part: slice) -> Loss:
-        terms, first = [], part.start == 0
-        if first:
-            for w, output in zip(whole, _tuple(outputs), strict=True):
-                coupling.compare(w.data[part], output.data)
-        for term in total.terms:
-            found = cache[term.unit]
-            pairs = zip(whole, _tuple(outputs), strict=True)
-            times = [(output, found[w][part]) for w, output in pairs if w in found]
+    def loss_of(outputs: Any, targets: tuple, part: slice) -> Loss:
+        pairs, first, found = [*zip(whole, _tuple(outputs), strict=True)], part.start == 0, []
+        for w, output in pairs if first else []:
+            coupling.compare(w.data[part], output.data)
+        for term in terms:
+            cached = cache.get(term.unit, {})
+            times = [(output, cached[w][part]) for w, output in pairs if w in cached]
             if first:  # what else the loss depends on: a temperature, say
-                times += [(leaf, g) for leaf, g in found.items() if leaf not in whole]
-            counts = first or term.unit == WINDOW
-            if counts or times:
-                value = term.total.data if counts else filled(term.total.data, 0)
+                times += [(leaf, g) for leaf, g in cached.items() if leaf not in whole]
+            if first or times:  # its value and its weight count once
+                value = term.total.data if first else filled(term.total.data, 0)
                 dot = record(value, [x for x, _ in times], _times([g for _, g in times]))
-                terms.append(Term(term.unit, term.coefficient, dot, term.weight if counts else 0))
-        return Loss(terms)
+                found.append(replace(term, total=dot, weight=term.weight if first else 0))
+        return Loss(found)
 
-    return piece
+    return loss_of
 
 
-def _times(parts: list[Any]) -> Callable:
-    return lambda g: [p * g for p in parts]
+def _times(gradients: list[Any]) -> Callable:
+    return lambda g: [gradient * g for gradient in gradients]
 
 
 def _tuple(outputs: Any) -> tuple[Tensor, ...]:
     return outputs if isinstance(outputs, tuple) else (outputs,)
-
-
-def _joined(parts: tuple) -> Any:
-    """The targets of all micro-batches, as they were before they were cut."""
-    if isinstance(parts[0], tuple):
-        return tuple(_joined(column) for column in zip(*parts))
-    if isinstance(parts[0], dict):
-        return {key: _joined(tuple(p[key] for p in parts)) for key in parts[0]}
-    return np.concatenate(parts)

@@ -108,6 +108,14 @@ def _merge(a: Term, b: Term) -> Term:
     return Term(a.unit, 1, a.coefficient * a.total + b.coefficient * b.total, a.weight)
 
 
+def check_loss(loss: Any) -> Loss:
+    """`loss`, if it is a Loss. Raises TypeError if it is a number, say."""
+    if isinstance(loss, Loss):
+        return loss
+    what = f"the loss is a {type(loss).__name__}, expected a Loss, a sum with its weight"
+    raise TypeError(f"{what}: mg.cross_entropy(...) as it is, or mg.per_sample(values)")
+
+
 def nonzero(weight: Any) -> Any:
     """The weight as a divisor: 1 in place of 0, where the sum is 0 too. Without a wait."""
     return weight + (weight == 0)

@@ -371,6 +371,23 @@ LOSSES = {
             reduction="sum",
         ),
     ),
+    "contrastive": Operation(
+        lambda a, b: mg.contrastive((a, b), temperature=0.5).mean(),
+        [(4, 3), (4, 3)],
+        lambda t, a, b: sum(
+            t.nn.functional.cross_entropy(scores, t.arange(4)) / 2
+            for scores in (a @ b.T / 0.5, b @ a.T / 0.5)
+        ),
+    ),
+    "dice": Operation(
+        lambda p: mg.dice(p, BINARY).mean(),
+        [(2, 3)],
+        lambda t, p: (
+            1 - (2 * (p * t.tensor(BINARY, dtype=p.dtype)).sum() + 1) / (p.sum() + BINARY.sum() + 1)
+        ),
+        positive=True,
+        rational=True,
+    ),
 }
 
 ROWS = OPERATIONS | LOSSES

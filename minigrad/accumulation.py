@@ -108,13 +108,9 @@ class Window:
     def next_samples(self, count: int, coupling: Coupling | None = None) -> Samples:
         """The draw context of the next `count` samples."""
         start, self.samples = self.samples, self.samples + count
-        seen = self.model.modules, self.statistics, self.positions
-        context = Samples(self.seed, self.update, start, self.samples, *seen, coupling=coupling)
-        if coupling is not None:
-            coupling.start_micro_batch()
-            if not coupling.last:  # what a replay sees moves nothing
-                context.statistics = {}
-        return context
+        moves = coupling is None or coupling.last  # what other passes see moves no statistics
+        seen = self.model.modules, self.statistics if moves else {}, self.positions
+        return Samples(self.seed, self.update, start, self.samples, *seen, coupling=coupling)
 
     def add(self, loss: Loss, every: bool = False) -> None:
         """Differentiate the loss of one micro-batch and add all it holds to the sums.

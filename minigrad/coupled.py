@@ -72,11 +72,11 @@ def exact(window: Any, loss: Callable[..., Loss], walk: Walk) -> int:
         outputs = coupling.outputs(model, inputs)
         return coupling.with_adjoints(check_loss(loss_of(outputs, targets, part)))
 
+    window.freeze()
     for level in range(depth, 0, -1):  # the adjoints, the last ones first
         coupling.start_pass(level)
-        window.freeze()
         walk(lambda *one: _add_gradients(surrogate(*one), coupling.adjoints), coupling)
-        window.thaw()
+    window.thaw()
 
     coupling.start_pass(0)  # and the parameters
     walk(lambda *one: window.add(surrogate(*one), every=True), coupling)
@@ -100,6 +100,8 @@ class Coupling:
         self.statistics: dict[BatchNorm, Statistics] = {}  # the measured ones
         self.leaves: dict[BatchNorm, list[Tensor]] = {}  # and the same as variables
         self.adjoints: dict[str, dict[Tensor, Any]] = {}  # by unit of the loss, of each leaf
+        self.calls: list[BatchNorm] = []  # of this micro-batch
+        self.carried: dict[str, Tensor] = {}  # a . s(x) of this micro-batch, by unit
         self.passes = 0
         self.first: dict[BatchNorm, Any] = {}  # what a layer's first micro-batch was
         self.moved: Any = False  # did the last pass compute something else?
@@ -111,11 +113,6 @@ class Coupling:
         """
         self.level, self.measuring, self.last = level, measuring, not level
         self.passes += 1
-
-    def start_micro_batch(self) -> None:
-        """The next forward pass is that of another micro-batch."""
-        self.calls: list[BatchNorm] = []
-        self.carried: dict[str, Tensor] = {}
 
     def of(self, layer: BatchNorm, x: Tensor) -> list[Tensor]:
         """Mean and variance, (c,) each, by which `layer` standardizes x (rows, c) in this pass."""
@@ -148,7 +145,8 @@ class Coupling:
             raise ValueError(f"{what} micro-batch, expected the same; choose statistics='micro'")
 
     def outputs(self, model: Any, inputs: Any) -> Any:
-        """model(inputs), by all layers that the first micro-batch went through."""
+        """model(inputs) for a micro-batch, by all layers that the first one went through."""
+        self.calls, self.carried = [], {}
         outputs = model(inputs)
         if len(self.calls) < len(self.levels):
             what = "a micro-batch used fewer BatchNorm layers than the first one"
@@ -225,7 +223,8 @@ def _carry(x: Tensor, statistics: Statistics, by_mean: Any, by_var: Any) -> Tens
     data = x.data
 
     def pullback(g: Any) -> tuple:
-        dx = (data - mean) * (by_var * 2 / n * g)
+        dx = data - mean
+        dx *= by_var * 2 / n * g
         dx += by_mean / n * g
         return (dx,)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from time import process_time
@@ -25,12 +26,18 @@ WAYS = ("micro", "running", "no adjoints", "batch")
 LAYERS = (1, 2, 3, 8)
 SAMPLES, WIDTH, CLASSES = 96, 16, 4
 SPLITS = {"12 of 8": 8, "96 of 1": 1, "40, 40, 16": 40}  # samples of a micro-batch
+WIDE, PARTS = 192, 4  # where time is measured: the width, and the micro-batches of as many samples
+
+
+def sizes(layers: int, width: int = WIDTH) -> list[int]:
+    """Inputs, hidden and outputs of the net."""
+    return [*[width] * (layers + 1), CLASSES]
 
 
 def net(layers: int, statistics: str = "batch", width: int = WIDTH) -> mg.Module:
     """An MLP with that many BatchNorms in a chain, of float64, always with the same weights."""
     rng, norm = np.random.default_rng(0), partial(mg.BatchNorm, statistics=statistics)
-    return mg.MLP(*[width] * (layers + 1), CLASSES, norm=norm, rng=rng, dtype=np.float64)
+    return mg.MLP(*sizes(layers, width), norm=norm, rng=rng, dtype=np.float64)
 
 
 def batch(samples: int = SAMPLES, width: int = WIDTH, seed: int = 1) -> tuple[Any, Any]:
@@ -80,22 +87,25 @@ def run_to(model: mg.Module, x: Any) -> None:
 # ----------------------------------------------------------------------- time and memory
 
 
-def work(layers: int, k: int) -> float:
-    """The products of the exact way over those of an ordinary step, where all layers are equal.
+def work(sizes: list[int], k: int) -> float:
+    """The multiplications of the exact way over those of an ordinary step, for k micro-batches.
 
-    With L + 1 linear layers an ordinary micro-batch takes L + 1 products forward, L + 1 for the
-    weights, L for the inputs of all but the first. Statistics of level l take l of them, the first
-    micro-batch all; adjoints of level l take L + 1, and L + 1 - l back.
+    Let linear layer i = 0, ..., L of an MLP of these sizes take p_i of them a sample. An ordinary
+    step takes sum(p) forward, sum(p) for the weights and, for the inputs, all but p_0. Statistics
+    of level l take those of the layers below it, the first micro-batch of all (and it alone those
+    of all layers). Adjoints of level l take all forward, and those above it back, for the inputs.
     """
-    L = layers
-    ordinary = 3 * L + 2
-    probe = L / k  # the layers that the first micro-batch goes beyond level 1
-    statistics = sum(range(1, L + 1)) + probe
-    adjoints = sum((L + 1) + (L + 1 - level) for level in range(1, L + 1))
+    p = [inputs * outputs for inputs, outputs in pairwise(sizes)]
+    levels = range(1, len(p))
+    ordinary = 3 * sum(p) - p[0]
+    statistics = sum(sum(p[:level]) for level in levels) + sum(p[1:]) / k
+    adjoints = sum(sum(p) + sum(p[level:]) for level in levels)
     return (statistics + adjoints + ordinary) / ordinary
 
 
-def time_ratio(layers: int, width: int = 192, b: int = 192, k: int = 4, tries: int = 5) -> float:
+def time_ratio(
+    layers: int, width: int = WIDE, b: int = WIDE, k: int = PARTS, tries: int = 5
+) -> float:
     """The processor time of the exact way over that of statistics="micro"; interleaved, medians."""
     data = batch(b * k, width)
     models = net(layers, "micro", width), net(layers, "batch", width)
@@ -137,7 +147,7 @@ def table(errors: dict[tuple[str, int, int], float]) -> str:
     ]
     for layers in LAYERS:
         whole, parts = peaks(layers)
-        predicted, took = work(layers, 4), time_ratio(layers)
+        predicted, took = work(sizes(layers, WIDE), PARTS), time_ratio(layers)
         costs = f"{2 * layers + 1:<10}{f'x {predicted:.2f}':<12}{f'x {took:.2f}':<10}"
         lines.append(f"{layers:<8}{costs}{100 * parts / whole:.0f} %")
     return "\n".join(lines)

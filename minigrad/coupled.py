@@ -153,6 +153,11 @@ class Coupling:
             raise ValueError(f"{what}, expected the same; choose statistics='micro'")
         return outputs
 
+    def compare(self, before: Any, now: Any) -> None:
+        """Note whether a pass is far from what it repeats; the window asks when it ends."""
+        far = abs(now - before) > abs(before).max() * constant(1e-3, before)
+        self.moved = self.moved | far.any()
+
     # ------------------------------------------------------------------------- statistics
 
     def look(self, model: Any, inputs: Any) -> Any:
@@ -173,9 +178,11 @@ class Coupling:
         """Add what x shows to the statistics, if it is their turn."""
         own, level = Statistics.of(x.data), self.levels[layer]
         if level == self.level:
-            before = self.statistics.get(layer)
-            self.statistics[layer] = own if before is None else before.merge(own)
-            self.first.setdefault(layer, _squares(x))
+            if layer in self.statistics:
+                own = self.statistics[layer].merge(own)
+            else:
+                self.first[layer] = _squares(x)
+            self.statistics[layer] = own
             *_, last = (other for other in self.levels if self.levels[other] == level)
             if layer is last and not self.probing:
                 raise _Enough
@@ -193,11 +200,6 @@ class Coupling:
         for unit, a_s in self.carried.items():
             loss = loss + Loss([Term(unit, 1, a_s, weights.get(unit, 0))])
         return loss
-
-    def compare(self, before: Any, now: Any) -> None:
-        """Note whether a pass is far from what it repeats; the window asks when it ends."""
-        far = abs(now - before) > abs(before).max() * constant(1e-3, before)
-        self.moved = self.moved | far.any()
 
 
 class _Enough(BaseException):
@@ -254,22 +256,23 @@ def _add_gradients(loss: Loss, sums: dict[str, dict[Tensor, Any]]) -> None:
 
 def _cached(model: Any, loss: Callable[..., Loss], walk: Walk, coupling: Coupling) -> Callable:
     """A loss of the whole batch as one of micro-batches: outputs times their cached gradient."""
-    outputs, targets = [], []
+    seen = []
 
-    def keep(inputs: Any, of_part: tuple, part: slice) -> None:
-        outputs.append(coupling.look(model, inputs))
-        targets.append(tuple(of_part))
-        if not all(isinstance(o, Tensor) for o in _tuple(outputs[-1])):
-            what = f"a coupled loss met outputs of type {type(outputs[-1]).__name__}"
+    def keep(inputs: Any, targets: tuple, part: slice) -> None:
+        outputs = coupling.look(model, inputs)
+        if not all(isinstance(output, Tensor) for output in _tuple(outputs)):
+            what = f"a coupled loss met outputs of type {type(outputs).__name__}"
             raise TypeError(f"{what}, expected a Tensor or a tuple of Tensors")
+        arrays = tuple(output.data for output in _tuple(outputs))
+        seen.append((arrays if isinstance(outputs, tuple) else arrays[0], tuple(targets)))
 
     walk(keep, coupling)
-    arrays = join([tuple(o.data for o in _tuple(of_part)) for of_part in outputs])
-    whole = [Tensor(array, requires_grad=True) for array in arrays]
-    seen = tuple(whole) if isinstance(outputs[0], tuple) else whole[0]
-    terms = check_loss(loss(seen, *join(targets))).terms
+    arrays, targets = join(seen)
+    whole = [Tensor(array, requires_grad=True) for array in _tuple(arrays)]
+    total = check_loss(loss(tuple(whole) if isinstance(arrays, tuple) else whole[0], *targets))
     cache: dict[str, dict[Tensor, Any]] = {}
-    _add_gradients(Loss([replace(term, coefficient=1) for term in terms]), cache)
+    _add_gradients(Loss([replace(term, coefficient=1) for term in total.terms]), cache)
+    terms = [replace(term, total=term.total.detach()) for term in total.terms]  # without the tape
 
     def loss_of(outputs: Any, targets: tuple, part: slice) -> Loss:
         pairs, first, found = [*zip(whole, _tuple(outputs), strict=True)], part.start == 0, []
@@ -293,5 +296,5 @@ def _times(gradients: list[Any]) -> Callable:
     return lambda g: [gradient * g for gradient in gradients]
 
 
-def _tuple(outputs: Any) -> tuple[Tensor, ...]:
+def _tuple(outputs: Any) -> tuple:
     return outputs if isinstance(outputs, tuple) else (outputs,)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import gc
 import importlib
+import sys
+from collections import Counter
 from fractions import Fraction
 from itertools import accumulate
 
@@ -658,6 +660,45 @@ def test_in_evaluation_one_pass_does_and_statistics_stay():
 def test_a_model_without_batchnorm_takes_one_pass():
     model = chain(2, mg.LayerNorm)
     assert mg.accumulate(model, mg.cross_entropy, data(), 5).passes == 1
+
+
+def calls(step, files) -> Counter:
+    """How often each function of these files is called, by its name: counted, not timed."""
+    found = Counter()
+
+    def note(frame, event, _):
+        if event == "call" and frame.f_code.co_filename in files:
+            found[frame.f_code.co_name] += 1
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        step()
+    finally:
+        sys.setprofile(before)
+    return found
+
+
+@pytest.mark.parametrize("norm", [None, mg.LayerNorm, Micro, "evaluation"])
+def test_where_nothing_couples_a_window_asks_once_and_a_micro_batch_never(norm):
+    """Of coupled.py, and without BatchNorm of batchnorm.py too, no other line runs."""
+    model = chain(2).eval() if norm == "evaluation" else chain(2, norm, dropout=0.25)
+    sgd = mg.SGD(model.parameters(), 0.5)
+    files = {coupled.__file__}
+    if norm in (None, mg.LayerNorm):
+        files.add(minigrad.batchnorm.__file__)
+    asked = Counter({"couples": 1, "<genexpr>": len(model.modules()) + 1})  # each module, once
+    for k in (1, 2, 3, 6):
+        step = lambda: mg.train_step(model, mg.cross_entropy, sgd, data(), N // k)  # noqa: B023, E731
+        assert calls(step, files) == (asked if k > 1 else Counter())
+
+    def stream():
+        with mg.Accumulator(model, sgd, accumulation_steps=3) as window:
+            for x, y in cut(data(), [2] * 6):
+                with window.micro_batch(2):
+                    window.backward(mg.cross_entropy(model(x), y))
+
+    assert calls(stream, files) == asked + asked  # two windows of three micro-batches
 
 
 def test_running_statistics_move_once_though_the_data_is_seen_five_times():

@@ -14,8 +14,8 @@ and the chain rule finds dS/dtheta by way of the adjoints a_l = dS/ds_l, the las
 
 where s_j(x_i) is what sample i adds to s_j. Every line is a sum over samples: each takes one pass
 over the micro-batches, 2L + 1 in all. The statistics and their adjoints, four numbers a channel,
-are all that is kept from pass to pass. A loss of the whole batch is the same thought with the
-outputs as variables: GradCache (Gao et al. 2021), one pass more.
+are all that is kept from pass to pass. A loss of the whole batch (losses.py) is the same thought
+with the outputs as variables: GradCache (Gao et al. 2021), one pass more.
 
 `exact` is the whole procedure. We know of no publication of it for BatchNorm. Which layer depends
 on which is read off the tape, which sees no dependence through detach() or no_grad(); and each pass
@@ -68,7 +68,7 @@ def exact(window: Any, loss: Callable[..., Loss], walk: Walk) -> int:
         loss_of = lambda outputs, targets, part: loss(outputs, *targets)  # noqa: E731
 
     def surrogate(inputs: Any, targets: tuple, part: slice) -> Loss:
-        """What the two sums above have in their brackets."""
+        """What stands in the brackets above, of one micro-batch."""
         outputs = coupling.outputs(model, inputs)
         return coupling.with_adjoints(check_loss(loss_of(outputs, targets, part)))
 
@@ -104,12 +104,12 @@ class Coupling:
         self.carried: dict[str, Tensor] = {}  # a . s(x) of this micro-batch, by unit
         self.passes = 0
         self.first: dict[BatchNorm, Any] = {}  # what a layer's first micro-batch was
-        self.moved: Any = False  # did the last pass compute something else?
+        self.moved: Any = False  # did a later pass compute something else?
 
     def start_pass(self, level: int, measuring: bool = False) -> None:
         """The next pass measures the statistics of this level, or differentiates by them.
 
-        Level 0 are the parameters.
+        Of level 0 are the parameters.
         """
         self.level, self.measuring, self.last = level, measuring, not level
         self.passes += 1

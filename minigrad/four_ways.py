@@ -110,6 +110,9 @@ def time_ratio(
     data = batch(b * k, width)
     models = net(layers, "micro", width), net(layers, "batch", width)
     seconds: tuple[list[float], list[float]] = ([], [])
+    # Freed at once, 16 MiB make glibc keep what is freed from now on: else it returns memory to the
+    # system between the passes and asks for it again, at up to half of the time of a small net.
+    np.ones(2**21)
     for _ in range(tries + 1):
         for model, times in zip(models, seconds):
             start = process_time()

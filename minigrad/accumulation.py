@@ -77,7 +77,7 @@ class Window:
     penalty_moved: Any = False
     replay_moved: Any = False
     gradients: list[Any] = field(default_factory=list)  # the finished ones
-    frozen: list[Tensor] = field(default_factory=list)
+    frozen: list[Tensor] = field(default_factory=list)  # by a pass that wants no gradient of them
 
     def __post_init__(self) -> None:
         if self.reduction not in ("mean", "sum"):
@@ -87,23 +87,11 @@ class Window:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all gradients, and where the next ones are to lie."""
-        self.thaw()
-        for p in self.leaves:
-            p.grad = p.home = None
-
-    def freeze(self) -> None:
-        """No parameter requires a gradient until `thaw`: the tape holds what other leaves need."""
-        every = dict.fromkeys([*self.leaves, *self.model.parameters()])
-        self.frozen = [p for p in every if p.requires_grad]
-        for p in self.frozen:
-            p.requires_grad = False
-
-    def thaw(self) -> None:
-        """Undo `freeze`."""
+        """Forget all gradients, and where the next ones are to lie; thaw what is frozen."""
         for p in self.frozen:
             p.requires_grad = True
-        self.frozen = []
+        for p in self.leaves:
+            p.grad = p.home = None
 
     def next_samples(self, count: int, coupling: Coupling | None = None) -> Samples:
         """The draw context of the next `count` samples."""

@@ -26,8 +26,8 @@ Taught in lesson 08.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -72,11 +72,10 @@ def exact(window: Any, loss: Callable[..., Loss], walk: Walk) -> int:
         outputs = coupling.outputs(model, inputs)
         return coupling.with_adjoints(check_loss(loss_of(outputs, targets, part)))
 
-    window.freeze()
-    for level in range(depth, 0, -1):  # the adjoints, the last ones first
-        coupling.start_pass(level)
-        walk(lambda *one: _add_gradients(surrogate(*one), coupling.adjoints), coupling)
-    window.thaw()
+    with _frozen(window):
+        for level in range(depth, 0, -1):  # the adjoints, the last ones first
+            coupling.start_pass(level)
+            walk(lambda *one: _add_gradients(surrogate(*one), coupling.adjoints), coupling)
 
     coupling.start_pass(0)  # and the parameters
     walk(lambda *one: window.add(surrogate(*one), every=True), coupling)
@@ -231,6 +230,18 @@ def _carry(x: Tensor, statistics: Statistics, by_mean: Any, by_var: Any) -> Tens
         return (dx,)
 
     return record(filled(data, 0, (1,)).reshape(()), (x,), pullback)
+
+
+@contextmanager
+def _frozen(window: Any) -> Iterator[None]:
+    """No parameter requires a gradient inside: the tape holds what the statistics need alone."""
+    every = dict.fromkeys([*window.leaves, *window.model.parameters()])
+    window.frozen = [p for p in every if p.requires_grad]
+    for p in window.frozen:
+        p.requires_grad = False
+    yield
+    for p in window.frozen:  # after an error the window does this, when it is cleared
+        p.requires_grad = True
 
 
 HELD = (

@@ -306,11 +306,9 @@ def rescale(x: Tensor, mean: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
     dx = scale g, dmean = -scale sum(g), dscale = sum(g (x - mean)), dbias = sum(g).
     """
     a, centred = scale.data, x.data - mean.data
-    y = centred * a
-    y += bias.data
 
     def pullback(g: Any) -> tuple:  # of which each is computed where it is wanted
         dx, dbias = lambda out: g * a, lambda out: wide_sum(g, 0)
         return dx, lambda out: -a * dbias(out), lambda out: wide_sum(g * centred, 0), dbias
 
-    return record(y, (x, mean, scale, bias), pullback)
+    return record(centred * a + bias.data, (x, mean, scale, bias), pullback)

@@ -359,8 +359,7 @@ def contrastive(outputs: tuple[Tensor, Tensor], temperature: float = 1.0) -> Los
     """
     a, b = outputs
     pairs, scores = np.arange(len(a)), a @ b.T * (1 / temperature)
-    by_rows = cross_entropy(scores, pairs, unit=BATCH)
-    return 0.5 * by_rows + 0.5 * cross_entropy(scores.T, pairs, unit=BATCH)
+    return 0.5 * sum(cross_entropy(by, pairs, unit=BATCH) for by in (scores, scores.T))
 
 
 @coupled

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minigrad import functions as F
-from minigrad.arrays import filled, shape_error, wide_sum
+from minigrad.arrays import filled, gradient_dtype, shape_error, wide_sum
 from minigrad.layers import Module, parameter
 from minigrad.randomness import current_samples
 from minigrad.tensor import Tensor
@@ -31,15 +31,16 @@ class Statistics(NamedTuple):
     @staticmethod
     def of(x: Any) -> Statistics:
         """Those of the columns of an array x (n, c)."""
-        n = len(x)
-        mean = wide_sum(x, 0) / n
+        wide = None if x.dtype == object else np.float64  # see functions.batch_norm
+        mean = np.add.reduce(x, 0, wide) / max(len(x), 1)
+        mean = mean.astype(gradient_dtype(x), copy=False)
         centred = x - mean
-        return Statistics(n, mean, wide_sum(centred * centred, 0))
+        return Statistics(len(x), mean, wide_sum(centred * centred, 0))
 
     @property
     def variance(self) -> Any:
         """The mean squared deviation, (c,)."""
-        return self.squares / self.n
+        return self.squares / max(self.n, 1)
 
     def merge(self, other: Statistics) -> Statistics:
         """Those of both sets of values together (Chan, Golub & LeVeque 1979).
@@ -49,10 +50,9 @@ class Statistics(NamedTuple):
         """
         n = self.n + other.n
         apart = other.mean - self.mean
+        share = apart * other.n / max(n, 1)
         return Statistics(
-            n,
-            self.mean + apart * other.n / n,
-            self.squares + other.squares + apart * apart * (self.n * other.n) / n,
+            n, self.mean + share, self.squares + other.squares + apart * share * self.n
         )
 
 
@@ -79,6 +79,7 @@ class BatchNorm(Module):
     """
 
     buffers = ("running_mean", "running_var")
+    absorbs_bias = True  # of what comes before it: the mean is taken away again
 
     def __init__(
         self,
@@ -130,6 +131,16 @@ class BatchNorm(Module):
             mean, var = coupling.of(self, x) if self.training else map(Tensor, running)
             y = F.rescale(x, mean, weight * inverse_deviation(var, self.eps), bias)
             return y.astype(np.float16) if half else y
+        if samples is not None and samples.start and self.statistics == "batch":
+            what = (
+                "a BatchNorm with statistics='batch' met a micro-batch that is not the whole batch"
+            )
+            raise ValueError(
+                f"{what}, expected it in training and among the model's modules when the window "
+                "began; make it an attribute of the model, or choose 'micro' or 'running'"
+            )
+        if x.dtype.kind == "O":
+            raise TypeError("BatchNorm got Fractions, which have no square root; use floats")
         if len(x) < 2:
             what = "BatchNorm got a micro-batch of one sample in training, expected two or more"
             raise ValueError(f"{what}; use a larger micro_batch_size, or LayerNorm")

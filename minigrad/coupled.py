@@ -13,13 +13,15 @@ and the chain rule finds dS/dtheta by way of the adjoints a_l = dS/ds_l, the las
     dS/dtheta = sum_i d/dtheta [ loss_i + sum_j       a_j . s_j(x_i) ]
 
 where s_j(x_i) is what sample i adds to s_j. Every line is a sum over samples: each takes one pass
-over the micro-batches, 2L + 1 in all. The statistics and their adjoints, four numbers a channel,
-are all that is kept from pass to pass. A loss of the whole batch (losses.py) is the same thought
-with the outputs as variables: GradCache (Gao et al. 2021), one pass more.
+over the micro-batches, 2L + 1 in all. Statistics and adjoints, four numbers a channel (and two more
+for each further unit of the loss), are all that is kept from pass to pass. A loss of the whole
+batch (losses.py) is the same thought with the outputs as variables: GradCache (Gao et al. 2021),
+one pass more.
 
 `exact` is the whole procedure. We know of no publication of it for BatchNorm. Which layer depends
-on which is read off the tape, which sees no dependence through detach() or no_grad(); and each pass
-must compute what the others did. Where the first micro-batch tells otherwise, that is an error.
+on which is read off the tape of the first micro-batch, which sees no dependence through detach() or
+no_grad(); and each pass must compute what the others did. So the last pass measures all statistics
+once more, and each sums up the loss: what differs there is an error. What neither sees, is not.
 
 Taught in lesson 08.
 """
@@ -31,10 +33,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-from minigrad.arrays import constant, filled, wide_sum
+import numpy as np
+
+from minigrad.arrays import filled
 from minigrad.batches import join
 from minigrad.batchnorm import BatchNorm, Statistics
 from minigrad.losses import Loss, Term, check_loss, nonzero
+from minigrad.randomness import drawing
 from minigrad.tensor import Tensor, _count_uses, backward, no_grad, record
 
 # `walk(visit, coupling)` makes one pass: visit(inputs, targets, part) for each micro-batch.
@@ -63,7 +68,7 @@ def exact(window: Any, loss: Callable[..., Loss], walk: Walk) -> int:
 
     if getattr(loss, "couples", False):  # the outputs, as if they were one level more
         coupling.start_pass(depth + 1, measuring=True)
-        loss_of = _cached(model, loss, walk, coupling)
+        loss_of = _cached(window, loss, walk, coupling)
     else:
         loss_of = lambda outputs, targets, part: loss(outputs, *targets)  # noqa: E731
 
@@ -79,6 +84,7 @@ def exact(window: Any, loss: Callable[..., Loss], walk: Walk) -> int:
 
     coupling.start_pass(0)  # and the parameters
     walk(lambda *one: window.add(surrogate(*one), every=True), coupling)
+    coupling.end()
     window.statistics.update(coupling.statistics)
     window.replay_moved = coupling.moved
     return coupling.passes
@@ -100,9 +106,10 @@ class Coupling:
         self.leaves: dict[BatchNorm, list[Tensor]] = {}  # and the same as variables
         self.adjoints: dict[str, dict[Tensor, Any]] = {}  # by unit of the loss, of each leaf
         self.calls: list[BatchNorm] = []  # of this micro-batch
-        self.carried: dict[str, Tensor] = {}  # a . s(x) of this micro-batch, by unit
+        self.carried: dict[str, list[Tensor]] = {}  # a . s(x) of this micro-batch, by unit
         self.passes = 0
-        self.first: dict[BatchNorm, Any] = {}  # what a layer's first micro-batch was
+        self.again: dict[BatchNorm, Statistics] = {}  # measured once more, by the last pass
+        self.totals: list[dict[str, Any]] = []  # of the loss by unit, for each pass that has one
         self.moved: Any = False  # did a later pass compute something else?
 
     def start_pass(self, level: int, measuring: bool = False) -> None:
@@ -112,6 +119,8 @@ class Coupling:
         """
         self.level, self.measuring, self.last = level, measuring, not level
         self.passes += 1
+        if not measuring:
+            self.totals.append({})
 
     def of(self, layer: BatchNorm, x: Tensor) -> list[Tensor]:
         """Mean and variance, (c,) each, by which `layer` standardizes x (rows, c) in this pass."""
@@ -120,8 +129,8 @@ class Coupling:
             self.levels[layer] = 1 + self._level_below(x)
         if self.measuring and self.levels[layer] >= self.level:
             return self._measure(layer, x)
-        if self.last and layer in self.first:
-            self.compare(self.first.pop(layer), _squares(x))
+        if self.last:
+            self._merge(self.again, layer, Statistics.of(x.data))
         if layer not in self.leaves:
             self.leaves[layer] = _as_leaves(self.statistics[layer])
         mean, var = self.leaves[layer]
@@ -130,7 +139,7 @@ class Coupling:
         for unit, adjoints in self.adjoints.items():
             if mean in adjoints:
                 a_s = _carry(x, self.statistics[layer], adjoints[mean], adjoints[var])
-                self.carried[unit] = a_s + self.carried.get(unit, 0)
+                self.carried.setdefault(unit, []).append(a_s)
         return [mean.detach(), var.detach()]
 
     def _check_order(self, layer: BatchNorm) -> None:
@@ -152,10 +161,36 @@ class Coupling:
             raise ValueError(f"{what}, expected the same; choose statistics='micro'")
         return outputs
 
-    def compare(self, before: Any, now: Any) -> None:
-        """Note whether a pass is far from what it repeats; the window asks when it ends."""
-        far = abs(now - before) > abs(before).max() * constant(1e-3, before)
-        self.moved = self.moved | far.any()
+    # ------------------------------------------------- does each pass compute the same?
+
+    def compare(self, before: Any, now: Any, size: Any) -> None:
+        """Note whether a pass is far from what it repeats; the window asks when it ends.
+
+        It is the same to the last bit, but for devices that add up in any order.
+        """
+        inexact = getattr(before, "dtype", None)
+        far = 0 if inexact in (None, object) else float(np.finfo(inexact).eps) ** 0.7
+        self.moved = self.moved | np.any(abs(now - before) > size * far)
+
+    def end(self) -> None:
+        """The passes are over: compare what they saw."""
+        for layer, seen in self.again.items():
+            before = self.statistics[layer]
+            squares = before.variance + before.mean * before.mean  # the mean of x^2
+            length = squares if squares.dtype == object else np.sqrt(squares)
+            self.compare(before.mean, seen.mean, length)
+            self.compare(before.variance, seen.variance, squares)
+        first, *others = self.totals
+        for totals in others:
+            for unit, (total, size) in first.items():
+                self.compare(total, totals.get(unit, (0, 0))[0], size)
+
+    def _note(self, loss: Loss) -> None:
+        """Add the loss of a micro-batch to the totals of this pass, and to their size."""
+        totals = self.totals[-1]
+        for term in loss.terms:
+            value, (total, size) = term.total.data, totals.get(term.unit, (0, 0))
+            totals[term.unit] = total + value, size + abs(value)
 
     # ------------------------------------------------------------------------- statistics
 
@@ -170,18 +205,13 @@ class Coupling:
 
     def _level_below(self, x: Tensor) -> int:
         """The highest level that x depends on."""
-        nodes = _count_uses(x.node) if x.node else ()
-        return max((self.depends.get(p, 0) for node in nodes for p in node.parents), default=0)
+        return max((self.depends.get(p, 0) for p in _parents(x)), default=0)
 
     def _measure(self, layer: BatchNorm, x: Tensor) -> list[Tensor]:
         """Add what x shows to the statistics, if it is their turn."""
         own, level = Statistics.of(x.data), self.levels[layer]
         if level == self.level:
-            if layer in self.statistics:
-                own = self.statistics[layer].merge(own)
-            else:
-                self.first[layer] = _squares(x)
-            self.statistics[layer] = own
+            own = self._merge(self.statistics, layer, own)
             *_, last = (other for other in self.levels if self.levels[other] == level)
             if layer is last and not self.probing:
                 raise _Enough
@@ -191,13 +221,22 @@ class Coupling:
             self.depends[leaves[0]] = level
         return leaves
 
+    @staticmethod
+    def _merge(seen: dict[BatchNorm, Statistics], layer: BatchNorm, own: Statistics) -> Statistics:
+        seen[layer] = seen[layer].merge(own) if layer in seen else own
+        return seen[layer]
+
     # --------------------------------------------------------------------------- adjoints
 
     def with_adjoints(self, loss: Loss) -> Loss:
         """The loss of a micro-batch and, in each unit, the statistics times their adjoints."""
-        weights = {term.unit: term.weight for term in loss.terms}
-        for unit, a_s in self.carried.items():
-            loss = loss + Loss([Term(unit, 1, a_s, weights.get(unit, 0))])
+        self._note(loss)
+        terms = {term.unit: term for term in loss.terms}
+        for unit, parts in self.carried.items():
+            dtype = terms[unit].total.dtype if unit in terms else parts[0].dtype
+            weight = terms[unit].weight if unit in terms else 0
+            a_s = sum(part if part.dtype == dtype else part.astype(dtype) for part in parts)
+            loss = loss + Loss([Term(unit, 1, a_s, weight)])
         return loss
 
 
@@ -205,13 +244,14 @@ class _Enough(BaseException):
     """The rest of a forward pass is not needed."""
 
 
+def _parents(x: Tensor) -> Iterator[Any]:
+    """All operands of what x was computed from."""
+    return (parent for node in (_count_uses(x.node) if x.node else ()) for parent in node.parents)
+
+
 def _as_leaves(statistics: Statistics) -> list[Tensor]:
     """Mean and variance as variables."""
     return [Tensor(v, requires_grad=True) for v in (statistics.mean, statistics.variance)]
-
-
-def _squares(x: Tensor) -> Any:
-    return wide_sum(x.data * x.data, 0)
 
 
 def _carry(x: Tensor, statistics: Statistics, by_mean: Any, by_var: Any) -> Tensor:
@@ -255,9 +295,9 @@ def _add_gradients(loss: Loss, sums: dict[str, dict[Tensor, Any]]) -> None:
     terms = [term for term in loss.terms if term.total.requires_grad]
     for term in terms:
         seed, mine = filled(term.total.data, term.coefficient), sums.setdefault(term.unit, {})
-        for leaf, fresh in backward(term.total, seed, term is not terms[-1]).items():
-            if not fresh:
-                raise ValueError(HELD)
+        if any(isinstance(p, Tensor) and p.grad is not None for p in _parents(term.total)):
+            raise ValueError(HELD)  # before it is added to
+        for leaf in backward(term.total, seed, term is not terms[-1]):
             mine[leaf] = mine[leaf] + leaf.grad if leaf in mine else leaf.grad.copy()
             leaf.grad = None
 
@@ -265,30 +305,35 @@ def _add_gradients(loss: Loss, sums: dict[str, dict[Tensor, Any]]) -> None:
 # ---------------------------------------------------------------- losses of a whole batch
 
 
-def _cached(model: Any, loss: Callable[..., Loss], walk: Walk, coupling: Coupling) -> Callable:
+def _cached(window: Any, loss: Callable[..., Loss], walk: Walk, coupling: Coupling) -> Callable:
     """A loss of the whole batch as one of micro-batches: outputs times their cached gradient."""
     seen = []
 
     def keep(inputs: Any, targets: tuple, part: slice) -> None:
-        outputs = coupling.look(model, inputs)
-        if not all(isinstance(output, Tensor) for output in _tuple(outputs)):
-            what = f"a coupled loss met outputs of type {type(outputs).__name__}"
-            raise TypeError(f"{what}, expected a Tensor or a tuple of Tensors")
+        outputs = coupling.look(window.model, inputs)
+        if not all(isinstance(output, Tensor) and output.ndim for output in _tuple(outputs)):
+            kinds = ", ".join(_kind(output) for output in _tuple(outputs))
+            what = f"a coupled loss met outputs of type {kinds}"
+            raise TypeError(f"{what}, expected Tensors with a row for each sample, one or a tuple")
         arrays = tuple(output.data for output in _tuple(outputs))
         seen.append((arrays if isinstance(outputs, tuple) else arrays[0], tuple(targets)))
 
     walk(keep, coupling)
     arrays, targets = join(seen)
     whole = [Tensor(array, requires_grad=True) for array in _tuple(arrays)]
-    total = check_loss(loss(tuple(whole) if isinstance(arrays, tuple) else whole[0], *targets))
+    count, window.samples = window.samples, 0
+    with drawing(window.next_samples(count)):  # what the loss draws belongs to the samples too
+        total = check_loss(loss(tuple(whole) if isinstance(arrays, tuple) else whole[0], *targets))
     cache: dict[str, dict[Tensor, Any]] = {}
     _add_gradients(Loss([replace(term, coefficient=1) for term in total.terms]), cache)
     terms = [replace(term, total=term.total.detach()) for term in total.terms]  # without the tape
 
     def loss_of(outputs: Any, targets: tuple, part: slice) -> Loss:
         pairs, first, found = [*zip(whole, _tuple(outputs), strict=True)], part.start == 0, []
-        for w, output in pairs if first else []:
-            coupling.compare(w.data[part], output.data)
+        for w, output in pairs:
+            before = w.data[part]
+            coupling.compare(before, output.data, before.size and abs(before).max())
+        pairs = [(w, output) for w, output in pairs if output.requires_grad]
         for term in terms:
             cached = cache.get(term.unit, {})
             times = [(output, cached[w][part]) for w, output in pairs if w in cached]
@@ -305,6 +350,14 @@ def _cached(model: Any, loss: Callable[..., Loss], walk: Walk, coupling: Couplin
 
 def _times(gradients: list[Any]) -> Callable:
     return lambda g: [gradient * g for gradient in gradients]
+
+
+def _kind(output: Any) -> str:
+    return (
+        f"{type(output).__name__} of shape ()"
+        if getattr(output, "ndim", 1) == 0
+        else type(output).__name__
+    )
 
 
 def _tuple(outputs: Any) -> tuple:

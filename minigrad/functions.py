@@ -281,7 +281,8 @@ def batch_norm(x: Any, weight: Tensor, bias: Tensor, eps: float) -> tuple[Tensor
     """
     x = as_tensor(x, like=weight)
     n, dtype, gamma, beta = len(x.data), x.dtype, weight.data, weight.operand(bias).data
-    mean = wide_sum(x.data, 0) / n  # float32 for float16, and with it all that follows
+    # The mean is added up in float64: in float32 many rows far from 0 lose what makes them differ.
+    mean = np.mean(x.data, 0, np.float64).astype(gradient_dtype(x.data))  # and all that follows
     centred = x.data - mean
     squares = np.einsum("ij,ij->j", centred, centred)
     r = 1 / np.sqrt(squares / n + eps)

@@ -251,7 +251,9 @@ class MLP(Sequential):
     """Linear layers of the given sizes; norm, activation and dropout after each but the last.
 
     MLP(64, 128, 10) takes (n, 64) to (n, 10). activation: a Module class. norm: None, or what
-    makes a Module from (features, dtype=...), such as mg.BatchNorm. dropout: a probability.
+    makes a Module from (features, dtype=...), such as mg.BatchNorm. A Linear that stands before a
+    BatchNorm has no bias: its gradient would be rounding alone, of which Adam makes whole steps.
+    dropout: a probability.
     """
 
     def __init__(
@@ -268,10 +270,10 @@ class MLP(Sequential):
             raise ValueError(f"MLP() got the sizes {sizes}, expected two or more positive numbers")
         layers: list[Module] = []
         for inputs, outputs in pairwise(sizes[:-1]):
-            layers.append(Linear(inputs, outputs, init=init, rng=rng, dtype=dtype))
-            if norm is not None:
-                layers.append(norm(outputs, dtype=dtype))
-            layers.append(activation())
+            norms = [] if norm is None else [norm(outputs, dtype=dtype)]
+            bias = not any(getattr(layer, "absorbs_bias", False) for layer in norms)
+            layers.append(Linear(inputs, outputs, bias, init=init, rng=rng, dtype=dtype))
+            layers += [*norms, activation()]
             if dropout:
                 layers.append(Dropout(dropout))
         layers.append(Linear(*sizes[-2:], init=init, rng=rng, dtype=dtype))

@@ -346,7 +346,7 @@ def coupled(loss: Callable[..., Loss]) -> Callable[..., Loss]:
     loss(outputs, *targets): outputs are a Tensor or a tuple of Tensors, as the model returns them.
     Micro-batches give its gradient all the same, by one pass more: see coupled.py.
     """
-    loss.couples = True
+    getattr(loss, "__func__", loss).couples = True  # of a method: the function that it is
     return loss
 
 

@@ -31,7 +31,7 @@ def robbins_monro(
     """The path x_0 = start, x_1, x_2, ..., one move a step: an array (1 + steps, *start.shape).
 
     observe(x) takes a noisy look at M(x) and returns an array of x's shape. M must grow through the
-    root: look at -M where it falls. steps: a_1, a_2, ..., any finite sequence of numbers. Floats
+    root: where it falls, look at -M, with -level. steps: a_1, a_2, ..., any finite sequence of numbers. Floats
     stay in the dtype of `start`, Fractions stay exact.
     """
     x = real(start)
@@ -48,9 +48,9 @@ def robbins_monro(
 def polyak_ruppert(path: Any, skip: int = 0) -> Any:
     """The averages of the path so far, x_1 alone first: (n, ...) from the (1 + n, ...) of a path.
 
-    The start is no estimate and is left out, with the first `skip` moves. Averaging takes the noise
-    out of a walk whose steps are too long to settle, without knowing the slope of M (Polyak 1990;
-    Ruppert 1988). It averages points; accumulation averages looks from one point.
+    The start is no estimate and is left out, with the first `skip` moves. Of a walk with longer
+    steps than 1/n the average is as near, in the end, as the best steps come that know the slope of
+    M (Polyak 1990; Ruppert 1988). It averages points; accumulation averages looks from one point.
     """
     walked = plain(path, "polyak_ruppert()")[1 + skip :]
     if not len(walked):
@@ -107,6 +107,7 @@ class StepRule:
 class Conditions:
     """The classical conditions for a step rule, as numbers: print it, or ask for `hold`.
 
+    They are for looks of bounded variance at an M that grows through its root, at most linearly.
     travel: what sum a_n can be at most, so how far x can come with looks of size 1. squares: the
     same of sum a_n^2, so how much noise of variance 1 can add up to. math.inf: no bound.
     """
@@ -122,8 +123,8 @@ class Conditions:
     def __str__(self) -> str:
         if self.hold:
             return (
-                "sum a_n is infinite and sum a_n^2 finite: x reaches the root from anywhere, "
-                f"and all noise together counts at most {self.squares:.4g} times"
+                "sum a_n is infinite, so that no start is too far, and sum a_n^2 at most "
+                f"{self.squares:.4g}, so that the noise dies out: x comes to the root"
             )
         if math.isfinite(self.travel):
             return (
@@ -131,8 +132,8 @@ class Conditions:
                 "of the root; let the steps fall more slowly, with a power of 1 or less"
             )
         return (
-            "sum a_n^2 is infinite, expected a bound: the classical proof does not hold; with "
-            "equal steps x never settles; take a power above 1/2, or average the path"
+            "sum a_n^2 is infinite, expected a bound: the classical proof does not hold, and "
+            "with equal steps x never settles; take a power above 1/2, or average the path"
         )
 
 

@@ -355,8 +355,9 @@ def test_torchs_batchnorm1d_of_the_large_batch_agrees(layers):
     modules = []
     for mine in model.layers:
         if isinstance(mine, mg.Linear):
-            theirs = torch.nn.Linear(*mine.weight.shape)
-            values = {"weight": mine.weight.data.T, "bias": mine.bias.data}
+            theirs = torch.nn.Linear(*mine.weight.shape, bias=mine.bias is not None)
+            values = {"weight": mine.weight.data.T}
+            values |= {} if mine.bias is None else {"bias": mine.bias.data}
         elif isinstance(mine, mg.BatchNorm):
             theirs = torch.nn.BatchNorm1d(len(mine.running_mean))
             values = {"weight": mine.weight.data, "bias": mine.bias.data}

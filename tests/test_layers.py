@@ -139,9 +139,9 @@ def test_a_loaded_model_is_the_saved_one_and_keeps_its_arrays_and_dtype():
 
 BAD_STATES = {
     "missing": (
-        lambda s: {k: v for k, v in s.items() if k != "layers.0.bias"},
+        lambda s: {k: v for k, v in s.items() if k != "layers.0.weight"},
         KeyError,
-        r"misses \['layers.0.bias'\]",
+        r"misses \['layers.0.weight'\]",
     ),
     "unexpected": (lambda s: s | {"extra": np.ones(1)}, KeyError, r"does not know .*\['extra'\]"),
     "a buffer missing": (
@@ -316,8 +316,17 @@ def test_initial_weights_are_those_of_another_dtype_rounded():
     np.testing.assert_array_equal(weights(wide).astype(np.float32), weights(single))
 
 
+@pytest.mark.parametrize(
+    ("norm", "bias"), [(mg.BatchNorm, False), (mg.LayerNorm, True), (None, True)]
+)
+def test_an_mlp_has_no_bias_where_a_batchnorm_takes_it_away_again(norm, bias):
+    first, *_, last = mg.MLP(3, 4, 2, norm=norm).layers
+    assert (first.bias is not None) == bias
+    assert last.bias is not None
+
+
 def test_biases_start_at_zero_and_norms_at_the_identity():
-    model = mg.MLP(3, 4, 2, norm=mg.BatchNorm)
+    model = mg.MLP(3, 4, 2)
     assert not model.layers[0].bias.data.any()
     for norm in (mg.BatchNorm(3), mg.LayerNorm(3), mg.GroupNorm(1, 3)):
         np.testing.assert_array_equal(norm.weight.data, [1, 1, 1])

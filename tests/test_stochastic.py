@@ -132,7 +132,7 @@ def test_the_conditions_are_the_two_of_1951_with_bounds_that_the_sums_keep(
 
 
 def test_each_report_says_which_condition_fails_and_what_to_do():
-    assert "finite: x reaches the root" in str(mg.StepRule(1).conditions())
+    assert "at most 2, so that the noise dies out: x comes" in str(mg.StepRule(1).conditions())
     assert "sum a_n is at most 0.75" in str(mg.StepRule(1, 2, shift=1).conditions())
     assert "take a power above 1/2" in str(mg.StepRule(1, 0).conditions())
 

@@ -1,9 +1,19 @@
 """minigrad through its public API, with all of its contracts on."""
 
-import numpy as np
+from itertools import pairwise
 
 import minigrad as mg
 from tests.benchmarks.workloads import LEARNING_RATE
+
+
+def layers(workload):
+    """Those of mg.MLP, but for the biases before a BatchNorm, which its peers have."""
+    for fan_in, fan_out in pairwise(workload.widths[:-1]):
+        yield mg.Linear(fan_in, fan_out)
+        if workload.batch_norm:
+            yield mg.BatchNorm(fan_out)
+        yield mg.ReLU()
+    yield mg.Linear(*workload.widths[-2:])
 
 
 class Minigrad:
@@ -11,8 +21,7 @@ class Minigrad:
 
     def __init__(self, workload, parameters, batch):
         self.batch, self.micro_batch_size = batch, workload.micro_batch_size
-        norm = mg.BatchNorm if workload.batch_norm else None
-        self.model = mg.MLP(*workload.widths, norm=norm, dtype=np.float32)
+        self.model = mg.Sequential(*layers(workload))
         for parameter, array in zip(self.model.parameters(), parameters, strict=True):
             parameter.data[...] = array
         self.optimizer = mg.Adam(self.model.parameters(), lr=LEARNING_RATE)

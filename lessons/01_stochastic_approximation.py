@@ -4,11 +4,11 @@
 # **You will be able to**
 #
 # 1. walk to a root by noisy looks, and say which steps get there and which do not;
-# 2. predict how far from the root a walk will be, and compare the prediction with what is drawn;
-# 3. say what SGD has from 1951 and what it has not, and what the average of $k$ looks buys.
+# 2. predict how far from the root a walk will be, and hold the prediction against random walks;
+# 3. say what SGD has from 1951 and what it has not, and what the mean of $k$ looks buys.
 #
 # **Needs:** lesson [00](00_start_here.ipynb); expectation and variance (questions 6 and 7 of
-# [the page of background](before.md)). **Reading:** 30 minutes; **exercises:** 40 minutes
+# [the page of background](before.md)). **Reading:** 45 minutes; **exercises:** 40 minutes
 # ([01_stochastic_approximation](exercises/01_stochastic_approximation.ipynb)). **Code:**
 # [`minigrad/stochastic.py`](../minigrad/stochastic.py).
 
@@ -18,11 +18,12 @@
 # A hall has 11 degrees in the morning, and you set its thermostat. Each visitor who passes is asked
 # once: *warm or cold?* You want the setting $x$ at which half of all people would say "warm". Let
 # $M(x)$ be the share who find $x$ degrees warm. It grows with $x$, and nobody knows it. All you get
-# is one answer at a time, 1 or 0: right on average, and alone hardly worth anything. We call it a
-# **look** at $M(x)$.
+# is one answer at a time, 1 or 0. Its expectation is $M(x)$; alone it is hardly worth anything. We
+# call it a **look** at $M(x)$.
 #
-# There are 600 visitors, and two plans. Both move the setting by $\frac8n$ times the difference
-# between one half and what was said; $n$ counts the moves.
+# There are 600 visitors, and two plans. Both move the setting by
+# $\frac8n \big(\frac12 - \text{what was said}\big)$: up if few say "warm", down if many do. $n$
+# counts the moves. (Why 8? Later.)
 #
 # - **Average, then move:** ask 50 visitors at one setting, take the mean, move; then the next 50.
 # - **Move after each look:** ask one, move; ask the next.
@@ -104,10 +105,11 @@ walks.legend(loc="lower right")
 plotting.show(
     figure,
     "01-hall",
-    f"Left: what nobody knows, and the setting at which half say warm. Right: the setting in the "
-    f"first hall under each plan. Over {halls} halls, moving after each look ends {ends[0]:.2f} "
-    f"degrees from the root, averaging {k} looks {ends[1]:.2f} degrees; {wrong[0]:.0f} and "
-    f"{wrong[1]:.0f} of {visitors} visitors sit in a hall that is off by more than 4 degrees.",
+    f"Left: what nobody knows, the share (across) who find a setting (upwards) warm; the dot is "
+    f"where half do. Right: the setting in the first hall under each plan; the line across is the "
+    f"right one. Over {halls} halls, moving after each look ends {ends[0]:.2f} degrees from it, "
+    f"averaging {k} looks {ends[1]:.2f} degrees; {wrong[0]:.0f} and {wrong[1]:.0f} of {visitors} "
+    f"visitors sit in a hall that is off by more than 4 degrees.",
 )
 
 # %% [markdown]
@@ -118,16 +120,18 @@ plotting.show(
 #
 # ## The rule of 1951
 #
-# H. Robbins and S. Monro asked it like this. $M$ is a function that cannot be seen, and grows
-# through the $x$ at which it has a given **level**, the **root**. At the point $x_{n-1}$ where you
-# stand, you may take a noisy look $Y_n$, whose expectation is $M(x_{n-1})$. Move to
+# H. Robbins and S. Monro asked it like this. $M$ is a function that cannot be seen. Wanted is its
+# **root**, the $x$ at which it has a given **level**: on the left of it $M$ is below the level, on
+# the right above. At the point $x_{n-1}$ where you stand, you may take a noisy look $Y_n$, whose
+# expectation is $M(x_{n-1})$. Move to
 #
 # $$x_n = x_{n-1} + a_n\, (\text{level} - Y_n),$$
 #
 # with **steps** $a_n > 0$ that are fixed beforehand. If too much is seen, $x$ goes down, else up.
-# (If $M$ falls through the root, look at $-M$.) Nothing else: no formula of $M$, no derivative of
-# it, no memory of earlier looks. This is **stochastic approximation**. In the package it is this
-# loop, and the cell asserts that it walks as ours did.
+# (If $M$ falls through the root, turn the signs of look and level.) Nothing else: no formula of
+# $M$, no derivative of it, no memory of earlier looks. This is **stochastic approximation**. In the
+# package it is this loop (`real`, `plain` and `constant` make arrays with one kind of numbers out
+# of what is given), and the cell asserts that it walks as ours did.
 
 # %%
 show_source(mg.robbins_monro)
@@ -141,12 +145,13 @@ print(f"{len(steps)} moves in {halls} halls: the same path, bit for bit")
 # %% [markdown]
 # ## A walk that is a mean
 #
-# The simplest $M$ is a line. Let $Z_1, Z_2, \dots$ be measurements of an unknown number $t$, and
-# take as a look the difference between $x$ and the next of them: $Y_n = x - Z_n$. On average this
-# is $M(x) = x - t$, whose slope is 1, and whose root (level 0) is $t$. The steps are $1/n$, the
-# start is 100.
+# The simplest $M$ is a line. Let $Z_1, Z_2, \dots$ be measurements of an unknown number $t$, which
+# is their expectation. Take as a look the point where you stand, less the next of them:
+# $Y_n = x_{n-1} - Z_n$. Its expectation is $M(x) = x - t$ at $x = x_{n-1}$, a line of slope 1 whose
+# root (level 0) is $t$. The steps are $1/n$, the start is 100.
 #
 # **Before you run the next cell:** the measurements are 3, 1, 4. Find $x_1, x_2, x_3$ on paper.
+# (`mg.fractions` makes exact fractions out of numbers, so that "equal" can mean equal.)
 
 # %%
 Z = mg.fractions([3, 1, 4, 1, 5, 9, 2, 6])
@@ -172,33 +177,43 @@ print(f"{len(Z_many):,} measurements in float64: equal to their mean, to 1e-13")
 
 # %% [markdown]
 # The walk *is* the mean of the measurements, of all of them at any time, and the start is forgotten
-# after one step. Let $e_n = x_n - t$ be the error, and $\varepsilon_n$ the noise of look $n$. For a
-# line of any slope and the steps $a_n = 1/(\text{slope} \cdot n)$,
+# after one move. Why? Let $e_n = x_n - \text{root}$ be the error, and
+# $\varepsilon_n = Y_n - M(x_{n-1})$ the noise of look $n$. On a line with a slope above 0, a look
+# shows $\text{slope} \cdot e_{n-1} + \varepsilon_n$ more than the level, and so **a move** is
+#
+# $$e_n = (1 - a_n\, \text{slope})\, e_{n-1} - a_n\, \varepsilon_n .$$
+#
+# With the steps $a_n = 1/(\text{slope} \cdot n)$, and multiplied by $n$, it becomes
 #
 # $$n\, e_n = (n - 1)\, e_{n-1} - \frac{\varepsilon_n}{\text{slope}}
 # \qquad\text{and so}\qquad e_n = -\frac{1}{\text{slope}} \cdot \text{mean}(\varepsilon_1, \dots,
 # \varepsilon_n).$$
 #
-# So the variance of $x_n$ is $s^2 / (\text{slope}^2\, n)$, where $s^2$ is that of a look. That is
-# why nothing was lost in the hall by moving at once: close to its root a smooth $M$ is nearly a
-# line.
+# If the noises are independent and each has variance $s^2$, the variance of $x_n$ is
+# $s^2 / (\text{slope}^2\, n)$: that of a mean. This is why nothing was lost in the hall by moving
+# at once: close to its root a smooth $M$ is nearly a line.
 #
 # ## Two conditions, each broken once
 #
-# Which steps do it? For a line, one move is
-# $e_n = (1 - a_n\, \text{slope})\, e_{n-1} - a_n\, \varepsilon_n$. Two things must happen.
+# Which steps do it? Look at a move again: two things must happen.
 #
-# - **The start must be forgotten:** $\sum a_n = \infty$. Otherwise the walk cannot come far enough.
+# - **The start must be forgotten:** $\sum a_n = \infty$. Otherwise the walk may stop short: if
+#   looks are never more than 1 off the level, it comes at most $\sum a_n$ far.
 # - **The noise must be averaged out.** $\sum a_n^2 < \infty$ is enough for that.
 #
 # Under mild conditions on $M$ and the noise, Robbins and Monro proved that $x_n$ then goes to the
-# root in mean square, and J. R. Blum (1954) that it does so with probability one. **Before you run
-# the next cell:** let $M(x) = x$, so that the root is 0.
+# root in mean square ($E[e_n^2]$ goes to 0), and J. R. Blum (1954) that it does so with probability
+# one. **Before you run the next cell:** let $M(x) = x$, so that the root is 0.
 #
 # 1. Start at 1, look *without* noise, take the steps $\frac14, \frac19, \frac1{16}, \dots$: where
 #    does the walk end?
 # 2. Take the step $\frac12$ each time, and noise of variance 1. To what does the variance of $x_n$
-#    go: 0, $\frac13$, 1, or $\infty$? And with the step $\frac32$?
+#    go: 0, $\frac13$, 1, or $\infty$? And with the step $\frac32$? (By a move with the step $a$, a
+#    variance $V$ becomes $(1 - a)^2\, V + a^2$. Which $V$ stays as it is?)
+#
+# In the cell, `conditions` says what the two sums can be at most. `linear_moments` goes from move
+# to move with the mean of $e_n$, called `bias`, and with the `variance` of $x_n$: it computes what
+# is to be expected, without random numbers.
 
 # %%
 rules = {
@@ -212,13 +227,12 @@ for name, rule in rules.items():
 assert [rule.conditions().hold for rule in rules.values()] == [True, True, False, False]
 
 # The first condition broken. A walk without noise is what is left of the start.
-N = 1000
-short = mg.StepRule(Fraction(1), power=2, shift=1).first(N)
+short = mg.StepRule(Fraction(1), power=2, shift=1).first(1000)
 left = mg.linear_moments(short, slope=1, noise_variance=0, start=1).bias
-assert all(left[n] == Fraction(n + 2, 2 * (n + 1)) for n in range(N + 1))  # exact
-print(f"\n1. of the start is left: {left[1]}, {left[2]}, {left[3]}, ..., {left[N]}: half of it")
+assert all(left[n] == Fraction(n + 2, 2 * (n + 1)) for n in range(1001))  # exact
+print(f"\n1. of the start is left: {left[1]}, {left[2]}, {left[3]}, ..., {left[1000]}: half of it")
 
-# The second one broken: equal steps a. A variance of V becomes (1 - a)^2 V + a^2.
+# The second one broken: equal steps a.
 balls = {}
 for a in (Fraction(1, 10), Fraction(1, 2), Fraction(3, 2)):
     balls[a] = V = mg.stationary_variance(a, 1, 1)
@@ -243,24 +257,25 @@ assert variance[100] > 2 * variance[1000] > 4 * variance[10_000]
 
 # %% [markdown]
 # Too short: the walk stops half way, since
-# $\prod_{n=1}^{N} \big(1 - \frac1{(n+1)^2}\big) = \frac{N + 2}{2(N + 1)}$. Equal steps: the walk
-# forgets its start quickly, but never settles; it stays in a ball around the root, of variance
-# $a s^2 / \big(\text{slope}\,(2 - a\,\text{slope})\big)$, which is small for small $a$. From
-# $a \cdot \text{slope} = 2$ on, the variance grows without end. The second condition is sufficient,
-# not necessary: the last lines of the cell have steps $n^{-0.4}$, whose squares add up to infinity,
-# and the variance falls all the same.
+# $\prod_{i=1}^{n} \big(1 - \frac1{(i+1)^2}\big) = \frac{n + 2}{2(n + 1)}$. Equal steps: the walk
+# forgets its start quickly, but never settles. It scatters around the root, in the end with the
+# variance $a s^2 / \big(\text{slope}\,(2 - a\,\text{slope})\big)$, which is small for small $a$. We
+# call this scatter its **ball**. From $a \cdot \text{slope} = 2$ on, the variance grows without
+# end. The second condition is sufficient, not necessary: the last lines of the cell have steps
+# $n^{-0.4}$, whose squares add up to infinity, and the variance falls all the same.
 #
 # ## The picture
 #
-# The variances of the last cell came from `mg.linear_moments`: for a line, mean and variance of
-# $x_n$ follow from the ones before, and nothing needs to be drawn. The next cell checks it against
-# all 256 ways in which 8 looks with the noise $+1$ or $-1$ can turn out. Then it draws 2000 walks
-# under each of the four rules, from $x_0 = 4$ to the root 0, and multiplies the mean square of the
-# error by $n$. A flat line then means "it falls like that of a mean of $n$ measurements".
+# The next cell shows `linear_moments`, and checks it against all 256 ways in which 8 looks with the
+# noise $+1$ or $-1$ can turn out. Then it makes 2000 random walks under each of the four rules,
+# from $x_0 = 4$ to the root 0, and multiplies the mean square of the error by $n$. A flat line then
+# means "it falls like that of a mean of $n$ measurements".
 #
-# **Before you run it,** sketch the five curves: the four rules, and for $n^{-0.7}$ also the average
-# of all points so far, which is the subject of a later section. (Afterwards change `first` to 40:
-# which of the five curves on the right does not move, and why?)
+# **Before you run it,** sketch these curves of the four rules. (For $n^{-0.7}$: where steps change
+# slowly, a walk scatters about as one with equal steps of the present length.) A fifth curve is for
+# the average of all points $x_1, \dots, x_n$ of the walk with $n^{-0.7}$: a guess is enough, a
+# later section explains it. (Afterwards change `first` to 40: which of the five curves on the right
+# do not move, and why?)
 
 
 # %%
@@ -280,14 +295,16 @@ def exactly(values):
 
 
 noise = mg.fractions(list(itertools.product([-1, 1], repeat=8))).T  # (8 looks, 256 cases)
-for rule in (mg.StepRule(Fraction(1, 3)), mg.StepRule(Fraction(1, 4), power=0)):
+slope, n = Fraction(2, 3), np.arange(1, 9)
+for rule in (mg.StepRule(1 / slope), mg.StepRule(Fraction(1, 4), power=0)):
     steps, four = rule.first(8), mg.fractions([4] * 256)
-    path = mg.robbins_monro(on_a_line(noise), four, steps)
-    told = mg.linear_moments(steps, slope=1, noise_variance=1, start=4)
+    path = mg.robbins_monro(on_a_line(noise, slope), four, steps)
+    told = mg.linear_moments(steps, slope, noise_variance=1, start=4)
     mean, variance = exactly(path)
     assert np.all(mean == told.bias)  # exact
     assert np.all(variance == told.variance)
     assert np.all(exactly(mg.polyak_ruppert(path))[1] == told.average_variance[1:])
+    assert np.all(slope**2 * n * variance[1:] == 1) == (rule.power == 1)  # that of a mean, or not
 
 moves, many, first = 1000, 2000, 4.0
 n = np.arange(1, moves + 1)
@@ -297,6 +314,7 @@ for name, rule in rules.items():
     steps = rule.first(moves)
     path = mg.robbins_monro(on_a_line(noise), np.full(many, first), steps)
     told = mg.linear_moments(steps, 1, 1, start=first)
+    assert (told.bias[1] == 0) == (steps[0] == 1)  # forgotten by one move, or not
     points = {name: (path[1:], told.bias[1:], told.variance[1:])}
     if name == "n^-0.7":
         of_mean = np.cumsum(told.bias[1:]) / n
@@ -304,10 +322,10 @@ for name, rule in rules.items():
     for each, (x, bias, variance) in points.items():
         one_walk[each], drawn[each] = [first, *x[:, 0]], n * np.mean(x**2, axis=1)
         theory[each] = n * (bias**2 + variance)
-        assert np.allclose(drawn[each], theory[each], rtol=0.2)  # five standard errors
+        assert np.allclose(drawn[each], theory[each], rtol=0.2)  # six times what is usual
 assert np.allclose(theory["1/n"], 1, rtol=1e-12)
 
-looks = {
+styles = {
     "1/n": (plotting.BLUE, "solid", "o"),
     "n^-0.7": (plotting.ORANGE, (0, (5, 1.5)), "s"),
     "n^-0.7, averaged": (plotting.PURPLE, "dashdot", "D"),
@@ -324,7 +342,7 @@ titles = {
 shown = 100
 marked = np.unique(np.geomspace(1, moves, 13).astype(int)) - 1
 figure, (paths, errors) = plotting.subplots(1, 2, height=4.2)
-for name, (colour, line, mark) in looks.items():
+for name, (colour, line, mark) in styles.items():
     style = {"color": colour, "ls": line, "lw": 1.3 if name == "1/2" else 1.8}
     begins = 1 if name.endswith("averaged") else 0  # the start is no part of the average
     walked = one_walk[name][begins : shown + 1]
@@ -334,11 +352,11 @@ for name, (colour, line, mark) in looks.items():
 paths.axhline(0, color=plotting.VIOLET, lw=1)
 paths.plot(0, first, "s", color=plotting.DARK, ms=5)
 paths.annotate("start", (0, first), (9, -4), textcoords="offset points")
-paths.set(xlabel="looks $n$", xlim=(-2, shown), ylim=(-0.6 * first, 1.6 * first))
+paths.set(xlabel="looks $n$", xlim=(-2, shown), ylim=(-0.5 * first, 1.1 * first))
 paths.set_ylabel("$x_n$; the root is 0")
 paths.set_yticks(first * np.array([-0.5, 0, 0.5, 1]))
 paths.set_title("one walk, the same noise for all rules")
-paths.legend(loc="upper right", ncols=2)
+paths.legend(loc="upper right")
 errors.set(xscale="log", yscale="log", xlabel="looks $n$", xlim=(0.9, 1.15 * moves))
 errors.set_ylabel("$n$ · mean square of the error")
 errors.set_title(f"theory (lines), and {many} walks (marks)")
@@ -347,7 +365,7 @@ plotting.show(
     figure,
     "01-paths",
     f"Left: one walk from {first:g} under each rule, with the same noise. Right: n times the mean "
-    f"square of the error; marks of {many} drawn walks lie on the lines that were computed. After "
+    f"square of the error; marks of {many} random walks lie on the lines that were computed. After "
     f"{moves} looks it is {ends['1/n']} for 1/n, flat from the first look on; {ends['n^-0.7']} "
     f"for n^-0.7, and {ends['n^-0.7, averaged']} for its average, which comes down to 1 as well; "
     f"{ends['1/2']} for equal steps of 1/2, in their ball; and {ends['1/(n+1)^2']} for 1/(n+1)^2, "
@@ -355,57 +373,63 @@ plotting.show(
 )
 
 # %% [markdown]
+# (With another start three curves stay: the first step of $1/n$ and $n^{-0.7}$ is 1, and on a line
+# of slope 1 one move by such a step forgets any start.)
+#
 # ## How fast?
 #
 # The rule $1/n$ was made for the slope 1. In practice the slope is unknown. For steps $a_n = c/n$
-# all depends on $c \cdot \text{slope}$. If it is above $\frac12$ (K. L. Chung 1954; J. Sacks 1958),
+# all depends on $c \cdot \text{slope}$. If it is above $\frac12$,
 #
-# $$n\, \mathrm{Var}[x_n] \;\to\; \frac{c^2 s^2}{2\, c\, \text{slope} - 1} ,$$
+# $$n\, \mathrm{Var}[x_n] \;\to\; L = \frac{c^2 s^2}{2\, c\, \text{slope} - 1} .$$
 #
-# which is least at $c = 1/\text{slope}$, and there $s^2/\text{slope}^2$, as for the mean above.
-# **Before you run the next cell:** steps twice as long as the best, or a quarter of it: which is
-# worse after $10^5$ looks, and by which factor is the error larger than the best one?
+# (Put $L/n$ for the variance into a move, and compare what goes with $1/n^2$.) This is least at
+# $c = 1/\text{slope}$, and there $s^2/\text{slope}^2$, as for the mean above. K. L. Chung (1954)
+# and J. Sacks (1958) proved the like for curves, where the slope at the root counts. If
+# $c \cdot \text{slope}$ is *below* $\frac12$, the start and the early noise are forgotten too
+# slowly: what is left of them, $\prod_{i=1}^{n} \big(1 - \frac{c\, \text{slope}}{i}\big)$, falls
+# only like $n^{-c\, \text{slope}}$.
+#
+# **Before you run the next cell:** the slope is 1, the start is 1 away from the root, and the noise
+# has the variance 1. Steps twice as long as the best, or a quarter of it: which is worse after
+# $10^5$ looks, and by about which factor is the error larger than the best one?
 
 # %%
-N = 10**5
-n = np.arange(1, N + 1)
+last = 10**5
+n = np.arange(1, last + 1)
 limits, moments = {}, {}
-for c in (1, 2, 4, Fraction(1, 2), Fraction(1, 4)):
-    steps = mg.StepRule(float(c)).first(N)
+for c in (1, 2, 4, Fraction(1, 4)):
+    steps = mg.StepRule(float(c)).first(last)
     moments[c] = mg.linear_moments(steps, slope=1, noise_variance=1, start=1)
     if 2 * c > 1:
         limits[c] = mg.asymptotic_variance(Fraction(c), 1, 1)
-        found = N * moments[c].variance[-1]
+        found = last * moments[c].variance[-1]
         assert math.isclose(found, limits[c], rel_tol=1e-4)
         print(f"c slope = {c!s:4} n Var = {found:.4f}, and the theory says {limits[c]}")
 assert [*limits.values()] == [1, Fraction(4, 3), Fraction(16, 7)]
 
 squares = {c: m.bias[1:] ** 2 + m.variance[1:] for c, m in moments.items()}
+times = {c: math.sqrt(square[-1] / squares[1][-1]) for c, square in squares.items()}
 
 
 def exponent(values, since):
     """How fast values fall: r, if they fall like n^-r from look `since` to the last."""
-    return -math.log(values[-1] / values[since - 1]) / math.log(N / since)
+    return -math.log(values[-1] / values[since - 1]) / math.log(last / since)
 
 
-quarter = moments[Fraction(1, 4)]
-assert math.isclose(quarter.bias[-1], N**-0.25 / math.gamma(0.75), rel_tol=1e-4)
-assert math.isclose(exponent(quarter.bias[1:], 1000), 0.25, rel_tol=1e-3)
-for c in (1, Fraction(1, 4)):
+for c in (1, 2, Fraction(1, 4)):
     found, told = exponent(np.sqrt(squares[c]), 1000), mg.StepRule(c).exponent(slope=1)
     assert math.isclose(found, told, rel_tol=0.02)
-    print(f"c slope = {c!s:4} the error falls like n^-{found:.3f}")
-assert math.isclose(exponent(np.sqrt(squares[1]), 1), 0.5, rel_tol=1e-12)
+    print(f"c slope = {c!s:4} error {times[c]:5.2f} times the best; it falls like n^-{found:.3f}")
+start_left = moments[Fraction(1, 4)].bias[1:]
+assert math.isclose(exponent(start_left, 1000), 1 / 4, rel_tol=1e-3)
 
-half = n * moments[Fraction(1, 2)].variance[1:]  # between the two: like log(n) / n
-assert half[99] < half[999] < half[9999] < half[-1]
-shares = half[[99, 999, 9999, -1]] / np.log([100, 1000, 10_000, N])
-assert np.all(np.diff(shares) < 0)
-assert shares[-1] > 0.25  # its limit is c^2, and far away
-
+h = 1e-4
+slope_there = (share(right + h) - share(right - h)) / (2 * h)
+assert math.isclose(slope_there, 1 / 8, rel_tol=1e-6)
 in_halls = math.sqrt(mg.asymptotic_variance(8, slope=1 / 8, noise_variance=1 / 4) / visitors)
 assert math.isclose(rms(each_look[-1] - right), in_halls, rel_tol=0.1)
-print(f"in the halls: {in_halls:.3f} degrees off by theory, {rms(each_look[-1] - right):.3f} drawn")
+print(f"in the halls: {in_halls:.3f} degrees off by theory, {rms(each_look[-1] - right):.3f} found")
 
 figure, (best, falling) = plotting.subplots(1, 2, height=3.6)
 ratio = np.linspace(0.53, 5, 300)
@@ -418,7 +442,7 @@ for c, limit in limits.items():
     best.annotate(f"{limit}", place, (6, -15), textcoords="offset points")
 best.set(xlabel="$c$ · slope", ylabel="$n$ Var / the best", xlim=(0, 5), ylim=(0, 4))
 best.set_title("too long costs a factor")
-shown = np.unique(np.geomspace(1, N, 200).astype(int)) - 1
+shown = np.unique(np.geomspace(1, last, 200).astype(int)) - 1
 for c, colour, line in (
     (Fraction(1, 4), plotting.RED, "dashdot"),
     (4, plotting.ORANGE, (0, (5, 1.5))),
@@ -429,30 +453,36 @@ for c, colour, line in (
 falling.set(xscale="log", yscale="log", xlabel="looks $n$", ylabel="error, root mean square")
 falling.set_title("too short costs the rate")
 falling.legend(loc="lower left")
-times = np.sqrt(squares[Fraction(1, 4)][-1] / squares[1][-1])
-assert times > 10
+assert times[Fraction(1, 4)] > 10
 plotting.show(
     figure,
     "01-rate",
     f"Left: the limit of n Var for steps c/n, as a multiple of the best one: 1, 4/3, 16/7 at c "
     f"slope = 1, 2, 4; below 1/2 there is no limit. Right: at c slope = 1/4 the error falls like "
-    f"n^-1/4 and is {times:.0f} times the best after {N:,} looks; at 4 it jumps first, then is "
-    f"{math.sqrt(limits[4]):.2f} times the best for good.",
+    f"n^-1/4 and is {times[Fraction(1, 4)]:.0f} times the best after {last:,} looks; at 4 it jumps "
+    f"first, then is {math.sqrt(limits[4]):.2f} times the best for good.",
 )
 
 # %% [markdown]
-# Steps that are too long cost a factor; steps that are too short cost the rate, and with it any
-# factor. The formula also foretells the halls: there the slope at the root is $\frac18$, the
-# variance of a look $\frac14$, and $c = 8$ was the best choice, made by somebody who knew.
+# Steps that are too long cost a factor; steps that are too short cost the rate, so that their
+# factor grows without end. The formula also foretells the halls: there the slope at the root is
+# $\frac18$, the variance of a look $\frac14$. So $c = 8$ was the best choice, made by somebody who
+# knew.
 #
 # ## Without knowing the slope
 #
-# B. T. Polyak (1990) and D. Ruppert (1988) found, independently: take steps that are *too long to
-# settle*, like $n^{-0.7}$, and use the **average of all points** so far. The walk scatters around
-# the root, and the average takes the scatter out. Its variance goes to the best one,
-# $s^2 / (\text{slope}^2\, n)$, for every $c$. **Before you run the next cell:** the halls again,
-# with 4000 visitors, and a $c$ that is four times too small, right, and four times too large. What
-# do you expect of $c/n$, of $c\, n^{-0.7}$, and of the average?
+# B. T. Polyak (1990) and D. Ruppert (1988) found, independently: take *longer* steps, $c\, n^{-p}$
+# with $\frac12 < p < 1$, like $n^{-0.7}$, and use the **average of all points** so far. The walk
+# alone settles more slowly, but the average takes the scatter out. Why so well? A move says
+# $\text{slope} \cdot e_{n-1} = (e_{n-1} - e_n)/a_n - \varepsilon_n$. Take the mean of both sides
+# over all moves: of $(e_{n-1} - e_n)/a_n$ nearly all cancels, for each error comes twice, with
+# opposite signs and nearly equal $a_n$. What stays is $-\text{mean}(\varepsilon)/\text{slope}$, the
+# error of the best walk. So $n$ times the variance of the average goes to $s^2/\text{slope}^2$, for
+# every $c$.
+#
+# **Before you run the next cell:** the halls again, with 4000 visitors, and a $c$ that is four
+# times too small, right, and four times too large. What do you expect of $c/n$, of $c\, n^{-0.7}$,
+# and of the average of its points?
 
 # %%
 print("a line: n Var for steps c n^-0.7, where the best is 1")
@@ -464,8 +494,8 @@ for c in (0.5, 1, 3):
     average = [n * told.average_variance[n] for n in (100, 1000, 10_000)]
     assert average[0] > average[1] > average[2]  # comes down to 1
     assert average[2] < 1.1
-    last = told.variance[-1] / steps[-1]  # settles at half of a step: s^2 / (2 slope)
-    assert math.isclose(last, 0.5, rel_tol=0.05)
+    in_steps = told.variance[-1] / steps[-1]  # of x_n: half of the present step, as in a ball
+    assert math.isclose(in_steps, 0.5, rel_tol=0.05)
     print(f"{c:4} {10_000 * told.variance[-1]:11.2f}    ", *(f"{v:8.3f}" for v in average))
 
 longer = 4000
@@ -491,22 +521,25 @@ for c in (2, 8, 32):
 #
 # ## Is it SGD? Least squares by hand
 #
-# **"SGD was introduced by Robbins and Monro."** Let us see. Lesson 00 had eight samples with inputs
-# $x_i$ and right answers $t_i$, the model $w \cdot x$, and the loss
-# $\frac12 (w \cdot x_i - t_i)^2$. By the chain rule, with the error $e_i = w \cdot x_i - t_i$, the
-# gradient of a sample is $e_i\, x_i$: the derivative $e_i$ of $\frac12 e_i^2$, times $x_i$, that of
-# $e_i$ by $w$. Draw a sample at random, and call its gradient a **look**. Its expectation is the
-# mean gradient,
+# One can read: **"SGD was introduced by Robbins and Monro."** Let us see. Lesson 00 had eight
+# samples with inputs $x_i$ and right answers $t_i$, the model $w \cdot x$, and the loss
+# $\frac12 (w \cdot x_i - t_i)^2$, whose gradient is $(w \cdot x_i - t_i)\, x_i$ by the chain rule.
+# Now the two weights $w$ are the point that walks. Draw one of the $N = 8$ samples, each as likely,
+# and call its gradient a **look**. Its expectation is the mean gradient,
 #
 # $$M(w) = \frac1N \sum_i (w \cdot x_i - t_i)\, x_i = \frac1N \big(X^\top X\, w - X^\top t\big),$$
 #
 # and the root of $M$, at level 0, solves the *normal equations* $X^\top X\, w = X^\top t$: it is
-# the least squares fit. The rule of 1951 becomes $w \leftarrow w - a_n\, e_i\, x_i$, which is
-# **stochastic gradient descent** (SGD), one sample a look.
+# the *least squares fit*, the weights with the smallest mean loss. The rule of 1951 becomes
+# $w \leftarrow w - a_n\, (w \cdot x_i - t_i)\, x_i$, which is **stochastic gradient descent**
+# (SGD), one sample a look; a step is then called a *learning rate*. (In 1951 $x$ was one number.
+# For several, "below the level on the left of the root, above on the right" becomes
+# $M(w) \cdot (w - \text{root}) > 0$: on average a move goes towards the root.)
 #
-# So SGD *is* Robbins-Monro. Is Robbins-Monro SGD? **Before you run the next cell:** the right panel
-# has $M(x, y) = (x + 2y,\; y - 2x)$. Carry a stone once round a square, and add up the work against
-# this field. For a gradient of a loss the sum is 0: the loss ends where it began. Here?
+# So SGD *is* Robbins-Monro. Is Robbins-Monro SGD? **Before you run the next cell:** let
+# $M(x, y) = (x + 2y,\; y - 2x)$, with the root $(0, 0)$. Walk round a square, from $(0, 0)$ by
+# $(1, 0)$, $(1, 1)$ and $(0, 1)$ back, and add up $M \cdot (\text{way})$ along its sides. If $M$ is
+# the gradient of a loss, each side gives what the loss grows by, and the sum is 0. Here?
 
 # %% claim="h"
 X = np.array([[2, -1], [1, 3], [1, -2], [2, -1], [2, -1], [3, 2], [0, -2], [-1, 2]], float)
@@ -514,9 +547,9 @@ t = np.array([-3, 3, -3, -3, 0, 3, 3, -1], float)
 
 # The expectation of a look, and the root: exact, in Fractions.
 exact_X, exact_t = mg.fractions(X), mg.fractions(t)
-A, b = exact_X.T @ exact_X / len(t), exact_X.T @ exact_t / len(t)
+A, v = exact_X.T @ exact_X / len(t), exact_X.T @ exact_t / len(t)  # M(w) = A w - v
 determinant = A[0, 0] * A[1, 1] - A[0, 1] * A[1, 0]
-fit = np.array([A[1, 1] * b[0] - A[0, 1] * b[1], A[0, 0] * b[1] - A[1, 0] * b[0]]) / determinant
+fit = np.array([A[1, 1] * v[0] - A[0, 1] * v[1], A[0, 0] * v[1] - A[1, 0] * v[0]]) / determinant
 
 
 def mean_gradient(w):
@@ -530,23 +563,25 @@ def swirl(p):
 
 
 def round_a_square(M):
-    """The work along the sides of a unit square: exact for a linear M, taken at the middles."""
+    """M times the way, along the sides of a square: exact for a linear M, taken at the middles."""
     corners = mg.fractions([[0, 0], [1, 0], [1, 1], [0, 1], [0, 0]])
     sides = itertools.pairwise(corners)
     return sum(M((p + q) / 2) @ (q - p) for p, q in sides)
 
 
 for w in mg.fractions([[1, 1], [-2, 3]]):
-    assert np.all(mean_gradient(w) == A @ w - b)
+    assert np.all(mean_gradient(w) == A @ w - v)
+    assert mean_gradient(w) @ (w - fit) > 0  # away from the root, so that a move goes nearer
+    assert swirl(w) @ w > 0
 assert np.all(mean_gradient(fit) == 0)
 assert round_a_square(mean_gradient) == 0  # a gradient
 assert round_a_square(swirl) == -4  # no gradient, of no loss
 print("the root of the mean gradient:", *fit, "- the solution of the normal equations")
-print("work round a square:", round_a_square(mean_gradient), "and", round_a_square(swirl))
+print("round a square:", round_a_square(mean_gradient), "and", round_a_square(swirl))
 
 # Both walks. The one on the left is a loop of SGD, line by line.
 moves = 3000
-steps = mg.StepRule(1 / 3, shift=2).first(moves)
+steps = mg.StepRule(1 / 3, shift=2).first(moves)  # A, the slope here, is about 3 each way
 rng = np.random.default_rng(0)
 w = np.array([2.0, -2.0])
 by_hand = [w]
@@ -590,30 +625,31 @@ for panel, walked, root in ((panels[0], sgd, fit), (panels[1], swirled, [0, 0]))
     panel.grid(False)
 panels[0].set(xlabel="first weight", ylabel="second weight")
 panels[0].set_title("$M$ is a gradient: SGD")
-panels[1].set(xlabel="first number")
-panels[1].set_title("$M$ is no gradient: still a root")
+panels[1].set(xlabel="first number $x$", ylabel="second number $y$")
+panels[1].set_title("$M$ is no gradient, and has a root")
 plotting.show(
     figure,
     "01-fields",
-    f"Two walks of {moves} looks from the square to the root, the dot. Left, over the level lines "
-    f"of a loss: one sample a look, and the root is the least squares fit, ({float(fit[0]):.3f}, "
+    f"Two walks of {moves} looks from the square to the root, the dot. Left, over lines of equal "
+    f"loss: one sample a look, and the root is the least squares fit, ({float(fit[0]):.3f}, "
     f"{float(fit[1]):.3f}). Right: arrows show where a move goes on average, a spiral inwards; no "
-    f"loss has this as its gradient, as the work round a square, {round_a_square(swirl)}, shows.",
+    f"loss has this M as its gradient, as the sum round a square, {round_a_square(swirl)}, shows.",
 )
 
 # %% [markdown]
 # The claim is half right. Robbins and Monro look for *roots*; SGD is the case in which $M$ is a
 # gradient, and the rule does not need that. L. Bottou, F. Curtis and J. Nocedal (2018) say of the
-# paper of 1951 that SGD was first proposed there "not as a gradient method, but as a Markov chain".
-# (In 1952 J. Kiefer and J. Wolfowitz did look for the maximum of a function: by *differences* of
-# its noisy values.)
+# paper of 1951 that SGD was first proposed there "not as a gradient method, but as a Markov chain"
+# (a walk that knows no more than where it stands). (In 1952 J. Kiefer and J. Wolfowitz did look for
+# the maximum of a function: by *differences* of its noisy values.)
 #
 # ## The mean of k looks
 #
-# Now the question of this course. Let each micro-batch of a window be a look. Then accumulation is:
-# look $k$ times *at one point*, add up, divide once, and only then move. The mean of $k$
-# independent looks has the expectation $M(x)$ and the variance $s^2 / k$. So it is the rule of 1951
-# with less noise, and with $k$ times fewer moves from the same looks.
+# Now the question of this course. Let the mean gradient of each micro-batch of a window be a look,
+# all micro-batches being of one size. Then accumulation is: look $k$ times *at one point*, add up,
+# divide once, and only then move. The mean of $k$ independent looks has the expectation $M(x)$ and
+# the variance $s^2 / k$. So it is the rule of 1951 with less noise, and with $k$ times fewer moves
+# from the same looks.
 #
 # **Before you run the next cell:** 256 looks, a line with slope 1, the start 1 away from the root,
 # noise of variance 1, equal steps of $\frac1{10}$. Which $k$ of 1, 4, 16, 64 ends nearest? And with
@@ -630,26 +666,32 @@ for k in (1, 2, 3):  # all ways to draw k of them, one after the other
     assert apart[-1] == apart[0] / k  # exact: the noise of k looks is that of one over k
 print("variance of both weights together, for the mean of 1, 2, 3 looks:", *apart, "\n")
 
-N, a, many = 256, 0.1, 2000
-noise = np.random.default_rng(0).standard_normal((N, many))
-Z = mg.fractions(np.random.default_rng(0).integers(-9, 10, N))
-print(f"{N} looks  moves   left of    variance      error, root mean square")
-print("   k              the start  of the ball      theory     drawn")
+looks, a, many = 256, 0.1, 2000
+noise = np.random.default_rng(0).standard_normal((looks, many))
+Z = mg.fractions(np.random.default_rng(0).integers(-9, 10, looks))
+errors = {}
+print(f"{looks} looks  moves   left of    variance      error, root mean square")
+print("   k              the start  of the ball      theory    2000 walks")
 for k in (1, 4, 16, 64):
-    means = noise.reshape(N // k, k, many).mean(axis=1)  # k looks, one point
-    path = mg.robbins_monro(on_a_line(means), np.ones(many), [a] * (N // k))
-    told = mg.linear_moments([a] * (N // k), slope=1, noise_variance=1 / k, start=1)
-    error = math.sqrt(told.bias[-1] ** 2 + told.variance[-1])
-    assert math.isclose(told.bias[-1], (1 - a) ** (N // k), rel_tol=1e-12)
-    assert math.isclose(rms(path[-1]), error, rel_tol=0.1)
+    moves = looks // k
+    means = noise.reshape(moves, k, many).mean(axis=1)  # k looks, one point
+    path = mg.robbins_monro(on_a_line(means), np.ones(many), [a] * moves)
+    told = mg.linear_moments([a] * moves, slope=1, noise_variance=1 / k, start=1)
+    left = told.bias[-1]
+    errors[k] = math.sqrt(left**2 + told.variance[-1])
+    assert math.isclose(left, (1 - a) ** moves, rel_tol=1e-12)
+    assert math.isclose(rms(path[-1]), errors[k], rel_tol=0.1)
     ball = mg.stationary_variance(a, 1, 1 / k)
     assert math.isclose(ball, mg.stationary_variance(a, 1, 1) / k)
-    print(f"{k:4} {N // k:9} {told.bias[-1]:12.4f} {ball:12.4f} {error:11.3f} {rms(path[-1]):9.3f}")
+    print(f"{k:4} {moves:9} {left:12.4f} {ball:12.4f} {errors[k]:11.3f} {rms(path[-1]):11.3f}")
 
-    grouped = Z.reshape(N // k, k).mean(axis=1)  # and with steps 1/m, m = 1, 2, ...
-    steps = mg.StepRule(Fraction(1)).first(N // k)
+    grouped = Z.reshape(moves, k).mean(axis=1)  # and with steps 1/m, m = 1, 2, ...
+    steps = mg.StepRule(Fraction(1)).first(moves)
     end = mg.robbins_monro(from_measurements(grouped), Fraction(100), steps)[-1]
     assert end == Z.mean()  # exact, for each k
+best = min(errors, key=errors.get)
+assert best == 4 or a != 0.1
+print(f"nearest: k = {best}. With steps 1/m each k ends at the mean of all measurements.")
 
 # %% [markdown]
 # With equal steps the mean of $k$ looks makes the variance of the ball $k$ times smaller, and the
@@ -663,22 +705,24 @@ for k in (1, 4, 16, 64):
 #
 # ## What is documented
 #
-# **"It has its roots in a bunch-mode back-propagation algorithm of the 1980s."** The word *bunch
-# mode* is from the 1990s, and its motive is the opposite one: a whole bunch of samples goes through
-# *one* product of matrices, which is fast, and holds the whole bunch in memory. Adding up gradients
-# before the weights change is in the paper that made back-propagation known (D. Rumelhart,
-# G. Hinton, R. Williams, 1986):
+# One can read of accumulation: **"It has its roots in a bunch-mode back-propagation algorithm of
+# the 1980s."** (*Back-propagation* computes gradients of networks; lesson [02](02_autograd.ipynb)
+# writes it.) The oldest *bunch mode* that we found is of 1996, and its motive is the opposite one:
+# a whole bunch of samples goes through *one* product of matrices, which is fast, and is held in
+# memory as a whole. Adding up gradients before the weights change *is* from the 1980s: it is in the
+# paper that made back-propagation known (D. Rumelhart, G. Hinton, R. Williams, 1986). $E$ is the
+# loss, a case is a sample.
 #
 # > One way of using ∂E/∂w is to change the weights after every input-output case. This has the
 # > advantage that no separate memory is required for the derivatives. An alternative scheme, which
 # > we used in the research reported here, is to accumulate ∂E/∂w over all the input-output cases
 # > before changing the weights.
 #
-# The first way is the rule of 1951, with a gradient as its look. The other is accumulation over all
-# the data, and its price is named too: memory for the sum. In its present sense, a batch larger
-# than what fits into memory, the oldest record in a framework that we found is that of Caffe. When
-# the words "gradient accumulation" were first used is not established. The cell puts the dates in
-# order, and the two ways side by side.
+# The first way moves after each look. The other is accumulation over all the data, and its price is
+# named too: memory for the sum. In its present sense, a batch larger than what fits into memory,
+# the oldest record in a program for networks that we found is that of Caffe. When the words
+# "gradient accumulation" were first used is not established. The cell puts the dates in order, and
+# a bunch beside the same cases accumulated.
 
 # %% claim="a"
 documented = [  # year, who, the kind of source, what; the references below say where
@@ -699,20 +743,19 @@ assert years == sorted(years)
 assert min(of_bunches) >= 1990  # not in the 1980s,
 assert 1980 <= of_sums[0] < 1990  # in which there was something else
 
-w, held = np.array([1.0, 1.0]), {}
-bunch = X.T @ (X @ w - t)  # one product
-held["one bunch of 8"] = len(X)
+w = np.array([1.0, 1.0])
+in_a_bunch = X @ w - t  # the errors of all cases
+bunch = X.T @ in_a_bunch  # one product
 total = np.zeros(2)
 for row, target in zip(X, t):  # case by case
-    total += (row @ w - target) * row
-held["8 cases, accumulated"] = 1
+    error = row @ w - target
+    total += error * row
 assert np.array_equal(bunch, total)  # exact: small whole numbers
-print(f"\nthe sum of 8 gradients, {total} both times")
-for way, samples in held.items():
-    print(f"  {way:21} samples in memory at once: {samples}")
+print(f"\nthe sum of 8 gradients: {bunch} from one bunch, {total} case by case")
+print(f"errors held at the same time: {np.size(in_a_bunch)}, and {np.size(error)}")
 
 # %% [markdown]
-# **"It is used at"** this or that named laboratory. For this we have no source at hand. Public
+# **"It is used at this or that named laboratory."** For this we have no source at hand. Public
 # programs show that the technique is built in; what runs inside a laboratory they do not show. A
 # claim without a source is neither right nor wrong: it is open.
 
@@ -727,7 +770,7 @@ print(f"of {len(documented)} sources {len(in_laboratories)} record use in a labo
 # - *"Robbins-Monro is SGD."* It finds roots. SGD is the case in which $M$ is a gradient.
 # - *"Steps $1/n$ always give an error like $1/\sqrt n$."* Only if $c \cdot \text{slope}$ is above
 #   one half. At one quarter it falls like $n^{-1/4}$.
-# - *"A constant rate converges."* To a ball. Its variance is about
+# - *"A constant learning rate converges."* To a ball. Its variance is about
 #   $\frac{a}{2} \cdot s^2/\text{slope}$ for a small step $a$.
 # - *"$\sum a_n^2 < \infty$ is needed."* It is enough. $n^{-0.4}$ breaks it and arrives.
 # - *"Averaging is accumulation."* Polyak and Ruppert average *points*, after the moves;
@@ -753,8 +796,11 @@ print(f"of {len(documented)} sources {len(in_laboratories)} record use in a labo
 #   (1958). Asymptotic distribution of stochastic approximation procedures. The same, 29.
 # - D. E. Rumelhart, G. E. Hinton, R. J. Williams (1986). Learning representations by
 #   back-propagating errors. *Nature* 323, 533-536.
-# - D. Ruppert (1988); B. T. Polyak (1990). B. T. Polyak, A. B. Juditsky (1992). Acceleration of
-#   stochastic approximation by averaging. *SIAM Journal on Control and Optimization* 30, 838-855.
+# - D. Ruppert (1988). Efficient estimations from a slowly convergent Robbins-Monro process.
+#   *Technical report*, Cornell University. B. T. Polyak (1990). New method of stochastic
+#   approximation type. *Automation and Remote Control* 51. B. T. Polyak, A. B. Juditsky (1992).
+#   Acceleration of stochastic approximation by averaging. *SIAM Journal on Control and
+#   Optimization* 30, 838-855.
 # - J. Bilmes, K. Asanovic, C. Chin, J. Demmel (1997). Using PHiPAC to speed error back-propagation
 #   learning. *ICASSP*. The file of 1996: QN_MLP_BunchFl3.h in QuickNet.
 # - J. Long and others (2014, 2015). Caffe, pull requests 1663 and 1977: "Decouple the computational

@@ -20,22 +20,22 @@ from minigrad.checking import WrongAnswer, check, chosen, corrected, forbid, gra
 
 # %% tags=["parameters"]
 variant = None  # the seed that these numbers were drawn from
-start = 10  # of 1.
-root = 4  # of 1.
-shift = 2  # of 1.: the steps are 1 / (n + shift)^2
-c = 0.75  # of 2.: the steps are c / n
-level = 1.5  # of 2.
-skip = 12  # of 3.: so many points are left out
-count = 60  # of 3.: of so many
-k = 3  # of 4.: readings at one setting
-moves = 5  # of 4.
-slope = 2.0  # of 4.: degrees for each mark on the handle
-wanted = 38  # of 4.: degrees
-rate = 0.5  # of 4.: the steps are rate / m^power
-power = 0.75  # of 4.
+start = 10  # of exercise 1
+root = 4  # of exercise 1
+shift = 2  # of exercise 1: the steps are 1 / (n + shift)^2
+c = 0.75  # of exercise 2: the steps are c / n
+level = 1.5  # of exercise 2
+skip = 12  # of exercise 3: so many points are left out
+count = 60  # of exercise 3: of so many
+k = 3  # of exercise 4: readings at one setting
+moves = 5  # of exercise 4
+slope = 2.0  # of exercise 4: degrees for each mark on the handle
+wanted = 38  # of exercise 4: degrees
+rate = 0.5  # of exercise 4: the steps are rate / m^power
+power = 0.75  # of exercise 4
 noise = [1.0, -0.5, 2.0, 0.25, -1.75, 0.5, -0.25, 1.5, -1.0, 0.75, -2.0, 1.25, -0.75, 0.5, 1.75]
 ### BEGIN PLANTED
-fault = "B"  # which loop stands in 4.
+fault = "B"  # which loop stands in exercise 4
 ### END PLANTED
 
 
@@ -44,16 +44,24 @@ def draw(rng):
     def ends(k, moves, slope, wanted, rate, power, noise):
         """What a right loop and usual wrong ones give."""
         results = []
-        for kind in ("right", "sign", "looks", "start", "equal", "last", "point", "whole"):
+        averaged = "right", "sign", "looks", "start", "equal", "last", "whole", "read at"
+        for kind in (*averaged, "inside", "point"):
             x, visited = 0.0, []
             for m in range(1, moves + 1):
-                seen = [20 + slope * x + e for e in noise[(m - 1) * k : m * k]]
-                mean = seen[-1] if kind == "last" else sum(seen) / (1 if kind == "whole" else k)
+                readings = noise[(m - 1) * k : m * k]
                 a = rate / {"looks": m * k, "equal": 1}.get(kind, m) ** power
-                x += a * (mean - wanted if kind == "sign" else wanted - mean)
+                if kind == "inside":
+                    for e in readings:
+                        x += a * (wanted - 20 - slope * x - e)
+                else:
+                    seen = [20 + slope * x + e for e in readings]
+                    mean = seen[-1] if kind == "last" else sum(seen) / (1 if kind == "whole" else k)
+                    x += a * (mean - wanted if kind == "sign" else wanted - mean)
                 visited.append(x)
-            if kind == "start":
+            if kind in ("start", "read at"):
                 visited.insert(0, 0.0)
+            if kind == "read at":
+                visited.pop()
             results.append(x if kind == "point" else sum(visited) / len(visited))
         return results
 
@@ -118,7 +126,7 @@ steps = mg.StepRule(1, power=2, shift=shift).first(20_000)
 left = mg.linear_moments(steps, slope=1, noise_variance=0, start=start - root).bias
 for n in (1, 10, 100, 20_000):
     print(f"after {n:6,} steps, which add up to {sum(steps[:n]):.3f}: x = {root + left[n]:.3f}")
-print(f"the root is at {root}; you said {prediction:g}")
+print(f"the root is at {root}; you said {float(prediction):g}")
 
 # %% [markdown]
 # One sentence: what happened, and why? If you were right, say why it had to be so.
@@ -144,8 +152,9 @@ correction = "I was right."
 # ## 2. Write: the walk (3 points)
 #
 # The rule of 1951, for a number or for an array of any shape: where more is seen than the level, go
-# down, else up. `observe` may be called once a step, since each look costs something. The picture
-# is a walk in the plane, with steps ${{c}}/n$ and the level {{level}} for both numbers.
+# down, else up. Call `observe` once a step and no more, since each look costs something; it shows
+# all elements of an array at once. The picture is a walk in the plane with $M(x) = x$, the steps
+# ${{c}}/n$, and the level {{level}} for both numbers.
 #
 # ```text
 # x_0 = start  --look-->  Y_1  --move-->  x_1  --look-->  Y_2  --move-->  x_2  ...
@@ -154,15 +163,20 @@ correction = "I was right."
 
 # %%
 class Field:
-    """Noisy looks at M(x) = x, the noise being the same each time; it keeps where it looked."""
+    """Noisy looks at M(x) = x. It keeps where it looked.
+
+    The noise changes with each move. It is drawn in advance, so that two walks can be compared.
+    """
 
     def __init__(self, shape, looks):
         self.noise = np.random.default_rng(looks).standard_normal((looks, *shape))
-        self.places = []
+        self.places, self.moves = [], 0
 
     def __call__(self, x):
+        if self.places and not np.array_equal(x, self.places[-1]):
+            self.moves += 1
         self.places.append(np.array(x, float))
-        return x + self.noise[(len(self.places) - 1) % len(self.noise)]
+        return x + self.noise[self.moves % len(self.noise)]
 
 
 steps = mg.StepRule(c).first(200)
@@ -205,29 +219,68 @@ def check_walk(start, steps, level):
     forbid(walk, "robbins_monro")
     shape, looks = np.shape(start), len(steps)
     expected = mg.robbins_monro(Field(shape, looks), start, steps, level)
-    other, without, fixed = (Field(shape, looks) for _ in range(3))
-    away = mg.robbins_monro(lambda x: 2 * level - other(x), start, steps, level)
-    to_zero = mg.robbins_monro(without, start, steps)
-    stays = mg.robbins_monro(lambda x: fixed(np.array(start)), start, steps, level)
-    also = {
-        "away": (away, "it walks away from the root: where much is seen, x is to go down"),
-        "no level": (to_zero, "it walks to where M is 0: the level is not used"),
-        "stays": (stays, "each look is taken at the start: look where the walk has come to"),
-    }
     given = np.array(start, float) if shape else start
     field = Field(shape, looks)
     found = walk(field, given, steps, level)
     if not np.array_equal(given, start):
         what = "the array `start` has been changed, and each point of the path is this one array"
         raise WrongAnswer("changed", f"{what}: write x = x + ... in place of x += ...")
-    if isinstance(found, list | np.ndarray) and np.ndim(found) and len(found) == looks > 0:
-        what = f"the path has {looks} points for {looks} steps, expected {1 + looks}"
+    what = f"the path has {looks} points for {looks} steps, expected {1 + looks}"
+    if same(found, expected[1:]):
         raise WrongAnswer("no start", f"{what}: the start is a point of it, the first one")
-    check(expected, found, f"from {np.array(start).tolist()}", also=also)
+    if same(found, expected[:-1]):
+        raise WrongAnswer("no end", f"{what}: the point after the last move is missing")
+    if same(found, expected[-1]):
+        raise WrongAnswer("end only", "this is the last point: return the whole path, from x_0 on")
+    if isinstance(found, list | np.ndarray) and np.size(found) > 1 and len(found) != 1 + looks:
+        what = f"the path has {len(found)} points for {looks} steps, expected {1 + looks}"
+        raise WrongAnswer("points", f"{what}: the start, and one point a step")
+    check(expected, found, f"from {np.array(start).tolist()}", also=slips(start, steps, level))
     if len(field.places) != looks:
         what = f"{len(field.places)} looks were taken for {looks} steps"
-        raise WrongAnswer("looks", f"{what}: one for each is enough")
+        raise WrongAnswer("looks", f"{what}: one for each is enough, keep what it shows")
     score("looks", len(field.places), looks)
+
+
+def same(found, wanted):
+    """Is it this array, to rounding?"""
+    try:
+        return np.shape(found) == np.shape(wanted) and np.allclose(found, wanted, rtol=1e-9)
+    except (TypeError, ValueError):  # no array of numbers
+        return False
+
+
+def slips(start, steps, level):
+    """Walks with usual mistakes in them, and what to say to them."""
+
+    def walked(change, steps=steps, level=level):
+        field = Field(np.shape(start), len(steps))
+        return mg.robbins_monro(lambda x: change(field, x), start, steps, level)
+
+    one, rest = [1.0] * len(steps), iter(steps)
+    return {
+        "away": (
+            walked(lambda look, x: 2 * level - look(x)),
+            "it walks away from the root: where much is seen, x is to go down",
+        ),
+        "no level": (
+            walked(lambda look, x: look(x), level=0),
+            "it walks to where M is 0: the level is not used",
+        ),
+        "stays": (
+            walked(lambda look, x: look(np.array(start))),
+            "each look is taken at the start: look where the walk has come to",
+        ),
+        "no step": (walked(lambda look, x: look(x), one), "the steps are not used: all are 1"),
+        "one step": (
+            walked(lambda look, x: look(x), steps[:1] * len(steps)),
+            "all moves are made with the first step: the next move has the next step",
+        ),
+        "parentheses": (
+            walked(lambda look, x: look(x) - next(rest) * level, one, 0),
+            "the step multiplies the level alone: put the difference into parentheses",
+        ),
+    }
 
 
 check_walk(3.0, mg.StepRule(c).first(10), level)
@@ -241,7 +294,7 @@ grade(
     lambda: check_walk(-2.5, [0.25] * 7, -level),
     lambda: check_walk([[1.0, 2.0], [0.5, -4.0], [0.0, 8.0]], mg.StepRule(c, 0.7).first(9), level),
     lambda: check_walk([1.0], [0.5], level),
-    partial={"no start": 2, "looks": 2, "no level": 1},
+    partial={"no start": 2, "no end": 2, "looks": 2, "no level": 1},
 )
 ### END HIDDEN TESTS
 
@@ -269,6 +322,39 @@ def walk(observe, start, steps, level):
     x, path = start, []
     for a in steps:
         x = x + a * (level - observe(x))
+        path.append(x)
+    return np.array(path)
+
+
+# %% wrong="no end" of="01-walk" earns=2 because="the point after the last move"
+def walk(observe, start, steps, level):
+    x, path = start, []
+    for a in steps:
+        path.append(x)
+        x = x + a * (level - observe(x))
+    return np.array(path)
+
+
+# %% wrong="a look for each element" of="01-walk" earns=2 because="one for each is enough"
+def walk(observe, start, steps, level):
+    path = np.zeros((1 + len(steps), *np.shape(start)))
+    path[0] = start
+    for n, a in enumerate(steps):
+        for i in np.ndindex(np.shape(start)):
+            path[n + 1][i] = path[n][i] + a * (level - observe(path[n])[i])
+    return path
+
+
+# %% wrong="no walk" of="01-walk" earns=0 because="the start, and one point a step"
+def walk(observe, start, steps, level):
+    return steps
+
+
+# %% wrong="parentheses" of="01-walk" earns=0 because="put the difference into parentheses"
+def walk(observe, start, steps, level):
+    x, path = start, [start]
+    for a in steps:
+        x = x + a * level - observe(x)
         path.append(x)
     return np.array(path)
 
@@ -366,6 +452,10 @@ def check_average(n, skip):
     }
     if n > skip + 1:
         also["one too many"] = (points[skip + 1 :].mean(axis=0), "one point too many is left out")
+        also["divisor"] = (
+            points[skip:].sum(axis=0) / (n - skip - 1),
+            "the divisor is 1 too small: count the points that are added (enumerate begins at 0)",
+        )
     if skip:
         also["one too few"] = (points[skip - 1 :].mean(axis=0), "one point too few is left out")
     check(expected, found, f"{n} points, the first {skip} skipped", also=also)
@@ -418,6 +508,15 @@ def average_of(points, skip):
     return total
 
 
+# %% wrong="divisor" of="01-average" earns=0 because="the divisor is 1 too small"
+def average_of(points, skip):
+    total = 0
+    for n, x in enumerate(points):
+        if n >= skip:
+            total = total + x
+    return total / max(n - skip, 1)
+
+
 # %% wrong="one too few" of="01-average" earns=0 because="one point too few is left out"
 def average_of(points, skip):
     total, taken = 0, 0
@@ -435,8 +534,8 @@ def average_of(points, skip):
 # $20 + {{slope}}\, x$ degrees, and the thermometer is off by something else each time. The loop
 # below is to read it {{k}} times at one setting, take the mean, move the handle, and so on, for
 # {{moves}} moves. The steps are $r / m^p$ with $r = {{rate}}$ and $p = {{power}}$, where $m$ counts
-# the moves. It is to return the average of the settings *that it moved to*. It runs, and it is
-# wrong in one way.
+# the moves. It is to return the average of the settings *that it moved to*: the setting it begins
+# with, 0, is not one of them. It runs, and it is wrong in one way.
 
 
 # %%
@@ -576,7 +675,8 @@ def mended(read, x, rate, power, k, moves, level):
     """The average of the settings x_1, ..., x_moves, from x_0 = x.
 
     read(x): a noisy reading at x. For each move m = 1, ..., moves: the mean of k readings where the
-    handle is; then a move of rate / m**power times the level less that mean.
+    handle is; then a move of rate / m**power times the level less that mean. It may call your own
+    walk and average_of.
     """
     ### BEGIN SOLUTION
     total = 0.0
@@ -602,12 +702,16 @@ def check_mended(k, moves, level):
         "last look only": "only the last reading at each setting counts: add (+=) the others",
         "not divided": "the readings are added up and never divided by k",
         "last point": "this is the last setting alone: the average is asked for",
+        "move inside": "it moves after each reading: take all k readings at one setting, then move",
+        "read at": "it averages the settings that it read at: take those that it moved to",
     }
     found = mended(shower.read, 0.0, rate, power, k, moves, level)
     also = {name: (ends[name], sentence) for name, sentence in said.items()}
+    what = f"{len(shower.settings)} readings, expected k x moves = {k * moves}"
+    if len(shower.settings) < k * moves:
+        raise WrongAnswer("too few", f"{what}: take k at each setting")
     check(ends["right"], found, f"k = {k}, {moves} moves, level {level}", also=also)
-    if len(shower.settings) != k * moves:
-        what = f"{len(shower.settings)} readings, expected k moves = {k * moves}"
+    if len(shower.settings) > k * moves:
         raise WrongAnswer("readings", f"{what}: each is taken once, and kept until the move")
 
 
@@ -634,10 +738,19 @@ def outcomes(k, moves, level):
         "not divided": walked(pick=np.sum),
     }
     ends = {name: mg.polyak_ruppert(one)[-1] for name, one in paths.items()}
-    return {**ends, "start averaged": path.mean(), "last point": path[-1]}
+    each = np.repeat(mg.StepRule(rate, power).first(moves), k)
+    read = Shower().read
+    each_look = mg.robbins_monro(lambda x: np.array(read(x)), 0.0, each, level)
+    return {
+        **ends,
+        "start averaged": path.mean(),
+        "last point": path[-1],
+        "move inside": each_look[k::k].mean(),
+        "read at": path[:-1].mean(),
+    }
 
 
-LIBRARY = "robbins_monro", "polyak_ruppert", "StepRule", "outcomes", "find_setting", "walk"
+LIBRARY = "robbins_monro", "polyak_ruppert", "StepRule", "outcomes", "find_setting"
 forbid(mended, *LIBRARY)
 check_mended(k, moves, wanted)
 
@@ -677,6 +790,16 @@ def mended(read, x, rate, power, k, moves, level):
     return total / moves
 
 
+# %% wrong="move inside" of="01-mend" earns=0 because="it moves after each reading"
+def mended(read, x, rate, power, k, moves, level):
+    total = 0.0
+    for m in range(1, moves + 1):
+        for _ in range(k):
+            x = x + rate / m**power * (level - read(x))
+        total += x
+    return total / moves
+
+
 # %% wrong="not averaged" of="01-mend" earns=1 because="the last setting alone"
 def mended(read, x, rate, power, k, moves, level):
     for m in range(1, moves + 1):
@@ -688,12 +811,12 @@ def mended(read, x, rate, power, k, moves, level):
 # %% [markdown]
 # ## 5. In your words (2 points, read by a person)
 #
-# A colleague writes: "We take a constant rate, so the walk converges. To halve the noise we now
-# average {{k}} gradients before each step. That is the averaging of Polyak and Ruppert, and it also
-# brings us to the goal with fewer gradients."
+# A colleague writes: "We take a constant learning rate, so the walk converges. Against the noise we
+# now average {{k}} gradients before each step. That is the averaging of Polyak and Ruppert, and it
+# also brings us to the goal with fewer gradients."
 #
-# Three claims. Say of each what is right and what is wrong with it, and why. At most eight
-# sentences.
+# Three claims: that it converges, that it is this averaging, that it needs fewer gradients. Say of
+# each what is right and what is wrong with it, and why. At most eight sentences.
 #
 # - **2:** all three are judged rightly and with the reason: to what a constant rate comes; what is
 #   averaged, and where; what $k$ looks a move do to the noise, and to the number of moves.

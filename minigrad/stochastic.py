@@ -31,8 +31,8 @@ def robbins_monro(
     """The path x_0 = start, x_1, x_2, ..., one move a step: an array (1 + steps, *start.shape).
 
     observe(x) takes a noisy look at M(x) and returns an array of x's shape. M must grow through the
-    root: where it falls, look at -M, with -level. steps: a_1, a_2, ..., any finite sequence of numbers. Floats
-    stay in the dtype of `start`, Fractions stay exact.
+    root: where it falls, look at -M, with -level. steps: a_1, a_2, ..., any finite sequence of
+    numbers. Floats stay in the dtype of `start`, Fractions stay exact.
     """
     x = real(start)
     level, path = constant(level, x), [x]

@@ -418,11 +418,16 @@ for statistics in ("micro", "batch"):
 #
 # | lesson | after it you can |
 # |---|---|
+# | [01 noisy roots](01_stochastic_approximation.ipynb) | find a root by noisy looks |
 # | [02 autograd](02_autograd.ipynb) | write an engine for gradients, and say why it adds them |
 # | [03 a training loop](03_training_loop.ipynb) | train a small network and explain every line |
 # | [04 accumulation](04_accumulation.ipynb) | prove when micro-batches are one batch |
 # | [05 sum or mean](05_sum_or_mean.ipynb) | divide by the right number, for uneven parts too |
 # | [06 once per update](06_once_per_update.ipynb) | do once what must happen once a window |
+# | [07 BatchNorm diverges](07_batchnorm_diverges.ipynb) | say why its parts are no batch |
+# | [08 exact BatchNorm](08_exact_batchnorm.ipynb) | make them one, and say the price |
+# | [11 noise](11_noise.ipynb) | tell from one window how large a batch is worth it |
+# | [12 learning rate](12_learning_rate.ipynb) | choose the rate, and when not to accumulate |
 #
 # In each of them: read a cell, **predict** what it prints, run it, and only then read on.
 # **Change** what the text suggests, and more; a cell that asserts something will tell you when it

@@ -81,7 +81,7 @@ assert cut[1] > cut[2]  # the order of the second and the third sample has turne
 # Whatever a channel is multiplied by (above 0) and shifted by, standardizing takes it away again.
 # So a layer with a BatchNorm behind it
 #
-# - needs no bias: its gradient is 0;
+# - needs no bias: its gradient is 0 (see below why it is better left out);
 # - can have weights of any scale: those $a$ times as large give the same output, and have a
 #   gradient $1/a$ times as large, since a step must be $a$ times as long to have the same effect.
 #
@@ -107,11 +107,26 @@ def gap(found, expected):
 def deep(norm, scale, hidden=4):
     """A net of four hidden layers, whose weights are `scale` times the usual ones."""
     rng = np.random.default_rng(0)
-    net = mg.MLP(64, *[24] * hidden, 10, norm=norm, rng=rng, dtype=np.float64)
+    layers, sizes = [], [64, *[24] * hidden]
+    for inputs, outputs in pairwise(sizes):
+        layers.append(mg.Linear(inputs, outputs, rng=rng, dtype=np.float64))
+        layers += [] if norm is None else [norm(outputs, dtype=np.float64)]
+        layers.append(mg.ReLU())
+    net = mg.Sequential(*layers, mg.Linear(24, 10, rng=rng, dtype=np.float64))
     for layer in net.layers:
         if isinstance(layer, mg.Linear):
             layer.weight.data *= scale
     return net
+
+
+def biases_after_one_update(b, lr=0.01):
+    """In float32 with Adam: the biases of a Linear that stands directly before a BatchNorm."""
+    rng, (x, y) = np.random.default_rng(0), first
+    linear, last = mg.Linear(64, 24, rng=rng), mg.Linear(24, 10, rng=rng)
+    net = mg.Sequential(linear, mg.BatchNorm(24), mg.ReLU(), last)
+    adam = mg.Adam(net.parameters(), lr=lr)
+    mg.train_step(net, mg.cross_entropy, adam, (x.astype(np.float32), y), b, reduction="sum")
+    return linear.bias.data
 
 
 first = x_train[:128], y_train[:128]
@@ -125,6 +140,11 @@ larger.layers[-1].weight.data /= 4  # the last layer has no BatchNorm behind it
 mg.accumulate(larger, mg.cross_entropy, first, 128)
 assert gap(4 * larger.layers[0].weight.grad, net.layers[0].weight.grad) < 1e-12
 print("a bias before BatchNorm: gradient 0 (< 1e-12); weights 4 times as large: gradient 1/4")
+moved = [biases_after_one_update(b, lr=0.01) for b in (128, 16)]  # all of them began at 0
+assert np.allclose(np.abs(moved).max(axis=1), 0.01, rtol=0.1)
+assert np.abs(moved[0] - moved[1]).max() > 0.003
+print("such biases in float32, after one update by Adam with lr 0.01: rounding has moved the")
+print("farthest by 0.01, and in micro-batches of 16 to other places than in one batch")
 
 final, nets = {}, {}
 print("\nloss after 40 updates    weights / 4   as usual   times 4")
@@ -161,6 +181,11 @@ assert normed == sorted(normed)  # the smaller the weights, the larger their gra
 # a last bias alone can do no better than log 10. With BatchNorm all three nets learn, the one with
 # the smaller weights sooner, since its gradient is larger. That much is certain; what else it does
 # for the training of deep nets, and why, is still discussed (Santurkar et al. 2018).
+#
+# Why leave out a bias whose gradient is 0? Because in floats it is 0 but for rounding, and Adam
+# divides a gradient by its own size: it makes of rounding a step of full length (second and third
+# line). No output in training sees it; but two runs that should be equal to rounding then have
+# biases, and running means, that are not.
 #
 # ## Not a sum over samples
 #
@@ -247,14 +272,16 @@ plotting.show(
 # %% [markdown]
 # ## What b samples can say
 #
-# The first three points below come from two sums. For *any* $b$ inputs, at $\varepsilon = 0$,
-# $\sum_i \hat x_i = 0$ and $\sum_i \hat x_i^2 = b$.
+# The first three points below come from two sums. For *any* $b$ inputs that are not all equal, at
+# $\varepsilon = 0$, $\sum_i \hat x_i = 0$ and $\sum_i \hat x_i^2 = b$. (Of equal inputs the
+# formula makes $0/0$. With $\varepsilon > 0$ the second sum is $b\, v/(v + \varepsilon)$: less
+# than $b$, and 0 for equal inputs.)
 #
 # - **No output is larger than** $\sqrt{b - 1}$. *Proof, which may be skipped:* the other $b - 1$
 #   outputs sum to $-\hat x_i$. The mean of squares is never below the square of the mean, so their
 #   squares sum to $\hat x_i^2/(b-1)$ or more; together with $\hat x_i^2$ this is at most $b$. ∎
-# - $b = 2$: the outputs are $-1$ and $1$, and no input has a gradient. In the layer's code, where
-#   $\varepsilon > 0$, a little is left: $\varepsilon/(v + \varepsilon)^{3/2}$ times half the
+# - $b = 2$: two different inputs become $-1$ and $1$, and have no gradient. In the layer's code,
+#   where $\varepsilon > 0$, a little is left: $\varepsilon/(v + \varepsilon)^{3/2}$ times half the
 #   difference of the two output gradients. ($b$ counts all values of a channel; in a layer for
 #   images that is the samples times their pixels.)
 # - $b = 1$: the output is $\beta$, whatever the input was. minigrad refuses it.
@@ -280,9 +307,15 @@ assert np.isclose(standardized(far).max(), np.sqrt(5 - 1), rtol=1e-14)
 for b in range(2, 30):
     any_inputs = standardized(np.random.default_rng(b).standard_normal((b, 50)) ** 3)
     assert np.abs(any_inputs).max() <= np.sqrt(b - 1) * (1 + 1e-14)
+    assert np.allclose((any_inputs**2).sum(axis=0), b, rtol=1e-12)
 
-# b = 2, with the eps of the layer
+# with the eps of the layer
 (p, q), (g_p, g_q), eps = (0.3, 1.7), (1.0, 0.0), 1e-5
+squares = (mg.BatchNorm(1, eps=eps, dtype=np.float64)(x4).data ** 2).sum()
+assert np.isclose(squares, 4 * x4.var() / (x4.var() + eps), rtol=1e-12)
+assert not mg.BatchNorm(1, eps=eps, dtype=np.float64)(np.full((4, 1), 7.0)).data.any()  # equal
+
+# b = 2
 pair = mg.parameter([[p], [q]])
 mg.BatchNorm(1, eps=eps, dtype=np.float64)(pair).backward(np.array([[g_p], [g_q]]))
 left = (g_p - g_q) / 2 * eps / (((p - q) / 2) ** 2 + eps) ** 1.5
@@ -470,7 +503,7 @@ plotting.show(
 b = 8
 print("  k      N    error of one cut")
 errors_at_b = []
-for k in (2, 4, 16, 64, 192):
+for k in (1, 2, 4, 16, 64, 192):
     rng, found, errors = np.random.default_rng(2), [], []
     for _ in range(12):
         rows = rng.permutation(len(x_train))[: k * b]
@@ -478,17 +511,19 @@ for k in (2, 4, 16, 64, 192):
         found.append(micro_batches_at_once(net, rows, b))
         errors.append(gap(found[-1], expected))
     errors_at_b.append(np.mean(errors))
-    print(f"{k:3} {k * b:6} {errors_at_b[-1]:14.2f}")
+    print(f"{k:3} {k * b:6} " + (f"{errors_at_b[-1]:14.2f}" if k > 1 else f"{'none':>14}"))
 assert k * b == len(x_train)  # these last twelve are cuts of one batch: all of the digits
 bias_at_b = gap(np.mean(found, axis=0), expected)
 print(f"the mean of the last {len(found)} cuts: {bias_at_b:.2f}; the law, C / b: {C / b:.2f}")
-assert errors_at_b[1] > errors_at_b[0]
-assert errors_at_b[-1] < errors_at_b[0] / 2  # luck averages out
+assert errors_at_b[0] < 1e-12  # k = 1: the micro-batch is the batch
+assert errors_at_b[2] > errors_at_b[1]
+assert errors_at_b[-1] < errors_at_b[1] / 2  # luck averages out
 assert abs(bias_at_b - C / b) < 0.2 * C / b  # the bias does not
 
 # %% [markdown]
-# What falls with $k$ is luck, for more misses are averaged. (At $k = 2$ it is not yet at its worst,
-# for a micro-batch is half of the batch there; at $k = 1$ there is no error.) What stays is $C/b$:
+# The error goes up first, since a micro-batch is the whole batch at $k = 1$, half of it at $k = 2$,
+# and misses the less the larger its share: $\frac1b - \frac1N = \frac1b (1 - \frac1k)$. What then
+# falls with $k$ is luck, for more misses are averaged. What stays is $C/b$:
 # all micro-batches are wrong in the same direction, and adding them up adds that up too.
 # Accumulation computes another function here, exactly: the loss of a net whose samples see $b - 1$
 # others. With intent that is *Ghost BatchNorm* (Hoffer et al. 2017), whose noise may even help;
@@ -662,10 +697,10 @@ plotting.show(
 #
 # ## The repairs that people use
 #
-# **Synchronised BatchNorm.** $D$ devices hold $b$ samples each at the same moment, and exchange
+# **Synchronized BatchNorm.** $D$ devices hold $b$ samples each at the same moment, and exchange
 # their sums in the layer: the statistics are those of $D b$ samples, as on one device that holds
 # them all. It is sometimes said that "some frameworks handle BatchNorm automatically, by
-# synchronised BatchNorm across devices". Two words of that are misleading. Not *automatically*: it
+# synchronized BatchNorm across devices". Two words of that are misleading. Not *automatically*: it
 # is to be asked for (Keras: `synchronized=False` is the default; PyTorch: another class,
 # `SyncBatchNorm`), and TensorFlow's manual says of its own: "Without `tf.distribute` strategy, this
 # layer behaves as a regular BatchNormalization layer". And *across devices* is not *across time*:
@@ -674,7 +709,7 @@ plotting.show(
 #
 # **Before you run the next cell:** 4 devices with 8 samples each, 4 micro-batches one after the
 # other, then one update. From how many samples does each statistic come, without and with
-# synchronisation? How many would it be in one batch?
+# synchronization? How many would it be in one batch?
 
 
 # %% claim="f"
@@ -691,7 +726,7 @@ together = x_train[: D * b * k], y_train[: D * b * k]
 counted, gradients = {}, {}
 for name, at_a_time in {
     "each device for itself": b,
-    "synchronised over devices": D * b,  # the sums that are exchanged are those of D b samples
+    "synchronized over devices": D * b,  # the sums that are exchanged are those of D b samples
     "one batch": D * b * k,
 }.items():
     norm = Counting(channels, statistics="micro", dtype=np.float64)
@@ -706,7 +741,7 @@ for name, g in gradients.items():
     end = "" if name == "one batch" else f"; the gradient is off by {off:.0%}"
     print(f"{name:26} {samples:4} samples{end}")
 assert [*counted.values()] == [{b}, {D * b}, {D * b * k}]
-assert gap(gradients["synchronised over devices"], gradients["one batch"]) > 0.02  # different
+assert gap(gradients["synchronized over devices"], gradients["one batch"]) > 0.02  # different
 
 # %% [markdown]
 # So it raises $b$ to $D b$, which is worth having, and leaves $k$ where it was. The others need no
@@ -773,6 +808,25 @@ assert np.isclose(loss, of_one_batch.loss, rtol=1e-12)  # the loss is right,
 off = against["frozen, of the whole batch"][0]
 print(f"frozen, of the whole batch: loss equal, gradient off by {off:.0%}")
 assert min(against["frozen, of the whole batch"]) > 0.3  # the gradient is not
+
+
+def loss_after(step):
+    """The loss of one batch, with its own statistics, of the trained net moved by `step`."""
+    model, done = like_trained("batch"), 0
+    for p in model.parameters():
+        p.data += step[done : done + p.data.size].reshape(p.data.shape)
+        done += p.data.size
+    return mg.cross_entropy(model(batch[0]), batch[1]).mean().item()
+
+
+frozen, _ = accumulated(measured, batch, 8)
+direction, h = frozen / np.linalg.norm(frozen), 1e-4
+quotient = (loss_after(h * direction) - loss_after(-h * direction)) / (2 * h)
+slopes = one_batch @ direction, frozen @ direction  # what the two gradients say of it
+by_both = f"by the gradient of one batch {slopes[0]:.3g}, by the frozen one {slopes[1]:.3g}"
+print(f"slope of the loss along the frozen gradient: {quotient:.3g}; {by_both}")
+assert np.isclose(quotient, slopes[0], rtol=1e-4)
+assert abs(quotient / slopes[1] - 1) > 0.1
 for name in ("frozen running statistics", "frozen, of the whole batch", "LayerNorm"):
     assert max(own[name]) < 1e-12  # rounding: a sum over samples
 assert max(own["GroupNorm, 2 groups"]) < 1e-12
@@ -786,8 +840,11 @@ assert against[renorm][2] > against[none][2]  # better for small b, and worse fo
 # %% [markdown]
 # The loss is right, to rounding, and the gradient is worse than that of micro-batches of 16 with no
 # repair. $\mu$ and $v$ depend on the weights; who holds them constant leaves out two of the three
-# terms in the bracket of the derivative above: the ways back through $\mu$ and through $v$. Nothing
-# that looks at the loss can see this fault.
+# terms in the bracket of the derivative above: the ways back through $\mu$ and through $v$.
+#
+# The loss as such does not show the fault, for it is the right one at any weights. How it *changes*
+# does: a difference quotient (lesson [02](02_autograd.ipynb)), with the statistics measured anew at
+# both of its points, agrees with the gradient of one batch, and not with this one (last line).
 #
 # The table in words: freezing makes the gradient independent of $b$ and gives that of another
 # function; Renormalization makes it depend less on $b$, better than nothing where $b$ is small,
@@ -843,8 +900,8 @@ show_source(mg.BatchNorm.rows)
 #   training nothing has changed.
 # - "A larger momentum makes up for small micro-batches." It shortens the memory; a smaller one,
 #   $m'$, mends the horizon and nothing else.
-# - "Synchronised BatchNorm solves accumulation." It makes $b$ into $D b$, at one moment.
-# - "The loss agrees, so the gradient does."
+# - "Synchronized BatchNorm solves accumulation." It makes $b$ into $D b$, at one moment.
+# - "The loss agrees, so the gradient does." Compare gradients, or difference quotients.
 #
 # ## In short
 #
@@ -852,7 +909,7 @@ show_source(mg.BatchNorm.rows)
 # - In micro-batches it is another function: bias $C(1/b - 1/N)$, whatever $k$; nothing is left at
 #   $b = 2$.
 # - Running statistics move once an update, merged: within plus between.
-# - Repairs change $b$ (synchronised), the function (frozen, Renormalization) or the layer
+# - Repairs change $b$ (synchronized), the function (frozen, Renormalization) or the layer
 #   (LayerNorm, GroupNorm).
 # - Exact takes the statistics of the batch and the way back through them.
 #

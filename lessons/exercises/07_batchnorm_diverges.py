@@ -751,7 +751,7 @@ def mended(windows, m):
 # ## 4. In your own words (2 points, given by a person)
 #
 # Four devices, 8 samples each at a time, 16 micro-batches accumulated, then one update. A colleague
-# writes: "BatchNorm is taken care of. We synchronise it over the devices, and the running
+# writes: "BatchNorm is taken care of. We synchronize it over the devices, and the running
 # statistics move once an update by the merged statistics. So this is training with one batch of
 # 512."
 #
@@ -766,7 +766,7 @@ def mended(windows, m):
 # *0 points:* agreed with, or "use a larger momentum", or "more micro-batches".
 
 # %% [markdown] manual="07-why" points=2
-# Synchronising makes the statistics those of 4 times 8 = 32 samples, all at one moment; the 16
+# Synchronizing makes the statistics those of 4 times 8 = 32 samples, all at one moment; the 16
 # micro-batches stay apart in time. Moving the running statistics once, merged, makes evaluation
 # equal, and changes no output and no gradient of training. The gradient is still biased in
 # proportion to 1/32 - 1/512, and accumulating more does not help, since k is not in it. LayerNorm

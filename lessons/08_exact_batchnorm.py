@@ -378,32 +378,47 @@ assert np.all(results["both at once"] == results["layer 1, then 2"])
 # $R$ passes that update *all* adjoints make the last $R$ of them right: $R = L$ is enough, and it
 # is not fewer passes than last to first, only more work in each.
 #
-# One may hope that fewer do nearly. **Before you run the next cell:** 8 layers, and $R$ of these
-# passes, from 0 to 8. How does the error go down?
+# One may hope that fewer do nearly. **Before you run the next cell:** a chain of $L$ layers, and
+# $R$ of these passes, from 0 to $L$; once with ReLU between the layers, once with tanh. How does
+# the error go down?
 
 # %%
-L, n, b = 8, 64, 8
-net = Chain(L, 16, 8, 4)
-rng = np.random.default_rng(1)
-batch = rng.standard_normal((n, 8)), rng.standard_normal((n, 4))
-expected = at_once(net, batch)
-sweeps = []
-for R in range(L + 1):
-    found, _ = by_passes(net, batch, [b] * (n // b), [range(L)] * R)
-    sweeps.append(gap(found, expected))
-    above = sum(layer.weight.data.size for layer in net.layers[L - R :])
-    assert gap(found[-above:], expected[-above:]) < 1e-12  # the layers that need the last R alone
-print("R passes for all adjoints, error of the gradient")
-for R, off in enumerate(sweeps):
-    print(f"  {R}  ", f"{100 * off:6.0f} %" if off > 1e-12 else "  equal (< 1e-12)")
-assert sweeps[L] < 1e-12
-assert min(sweeps[:L]) > 1e-2
-assert max(sweeps) > 2 * sweeps[0]  # half-done is worse than not begun
+n, b = 64, 8
+
+
+def errors_by_passes(L, activation):
+    """The error of the gradient after 0, 1, ..., L passes that update all adjoints."""
+    net, rng = Chain(L, 16, 8, 4, activation=activation), np.random.default_rng(1)
+    batch = rng.standard_normal((n, 8)), rng.standard_normal((n, 4))
+    expected, found_off = at_once(net, batch), []
+    for R in range(L + 1):
+        found, _ = by_passes(net, batch, [b] * (n // b), [range(L)] * R)
+        found_off.append(gap(found, expected))
+        above = sum(layer.weight.data.size for layer in net.layers[L - R :])
+        assert gap(found[-above:], expected[-above:]) < 1e-12  # these layers need the last R alone
+    return found_off
+
+
+sweeps = {
+    (name, L): errors_by_passes(L, activation)
+    for name, activation in {"ReLU": mg.ReLU, "tanh": mg.Tanh}.items()
+    for L in (2, 3, 8)
+}
+print("error of the gradient in % after R = 0, 1, ..., L passes for all adjoints")
+for (name, L), off in sweeps.items():
+    print(f"{name}, L = {L}: ", *(f"{100 * e:5.3g}" for e in off[:-1]), "  equal (< 1e-12)")
+    assert off[L] < 1e-12 < 1e-3 < min(off[:L])
+half_done = sweeps["ReLU", 8]
+assert max(half_done) > 2 * half_done[0]  # worse than not begun
+for L in (2, 3):
+    assert all(after < before / 2 for before, after in pairwise(sweeps["tanh", L]))
 
 # %% [markdown]
-# It goes *up* first. An adjoint of which parts are missing is no approximation of it. Only the
-# last pass makes it right, and to rounding at once. So there is no "nearly": either all $L$, or
-# another method.
+# It depends on the net. In the ReLU net with eight layers the error goes *up* first: here an
+# adjoint of which parts are missing is no approximation of it. In the short nets with tanh each
+# pass takes away more than half of the error: there fewer passes are an approximation, and one may
+# stop early with it. Nothing tells beforehand of which kind a net is. What holds for every net:
+# $L$ such passes are enough, and the gradient is then that of one batch to rounding.
 #
 # ## Four methods
 #
@@ -520,8 +535,11 @@ plotting.show(figure, "08-four-methods", caption)
 #
 # ## Passes, products and memory
 #
-# **Memory.** On the tape there is one micro-batch at a time. From pass to pass four numbers a
-# channel are kept: mean, variance, and their adjoints. Neither grows with $N$.
+# **Memory.** On the tape there is one micro-batch at a time. What must be kept from pass to pass
+# are four numbers a channel, mean, variance and their adjoints, if the loss has one unit (lesson
+# [05](05_sum_or_mean.ipynb)): each further unit is divided by a weight of its own, and so has
+# adjoints of its own, two numbers more. minigrad keeps another few, with which it works or checks
+# that a pass repeats what another has computed. Nothing of this grows with $N$.
 #
 # **Passes.** $L$ counts the norms of the longest chain, not all that there are: norms beside each
 # other do not need each other's statistics, and share their passes.
@@ -668,12 +686,17 @@ plotting.show(figure, "08-passes", caption)
 # of the cell: what becomes of the thin bars?)
 #
 # Now memory: all numbers that the operations leave on the tape when `backward` begins, counted as
-# in lesson 04, and with them what is kept between passes. **Before you run the next cell:** one
+# in lesson 04, and with them what is kept between passes: all arrays that can be reached from
+# the object in which minigrad keeps it (`Coupling`, below). **Before you run the next cell:** one
 # batch of 64, or the same in parts of 8. What happens to each of the two numbers if the batch is
 # twice as large? And if the net has twice as many norms?
 
 
 # %%
+from minigrad.coupled import Coupling
+from minigrad.randomness import current_samples
+
+
 def on_tape(root):
     """How many numbers the operations below this Tensor have left."""
     nodes, stack = set(), [root.node]
@@ -684,29 +707,54 @@ def on_tape(root):
     return sum(math.prod(node.shape) for node in nodes)
 
 
-def numbers_held(L, n, b, width=16):
-    """The most that is on the tape at once, and what is kept from pass to pass."""
+def reached(thing, seen):
+    """How many numbers the arrays hold that can be reached from here, each array once."""
+    if id(thing) in seen:
+        return 0
+    seen[id(thing)] = thing
+    if isinstance(thing, np.ndarray):
+        return thing.size
+    if isinstance(thing, dict):
+        inside = [*thing, *thing.values()]
+    elif isinstance(thing, list | tuple | set):
+        inside = thing
+    elif isinstance(thing, mg.Tensor):
+        inside = [thing.data, thing.grad]
+    else:  # what else coupled.py makes, but not the model
+        inside = vars(thing).values() if type(thing).__module__ == Coupling.__module__ else []
+    return sum(reached(part, seen) for part in inside)
+
+
+def numbers_held(L, n, b, width=16, units=1):
+    """The most that is on the tape at once, and the most that is kept from pass to pass."""
     rng = np.random.default_rng(0)
     batch = rng.standard_normal((n, 8)), rng.standard_normal((n, 4))
-    held = []
+    tape, kept = [], []
 
     def loss(outputs, targets):
-        found = mg.squared_error(outputs, targets)
-        held.append(on_tape(found.sum()))
-        return found
+        each = [mg.squared_error(outputs, targets, unit=f"unit {i}") for i in range(units)]
+        tape.append(on_tape(each[0].sum()))
+        kept.append(reached(current_samples().coupling, {}))
+        return sum(each)
 
     model = with_batchnorm(Chain(L, width, 8, 4), "batch")
     mg.accumulate(model, loss, batch, b)
-    return max(held), 4 * width * L
+    return max(tape), max(kept)
 
 
 one, cut_up = ([numbers_held(L, n, size) for L in depths] for size in (n, b))
 in_parts = [tape + kept for tape, kept in cut_up]
 for L, (whole, _), parts, (_, kept) in zip(depths, one, in_parts, cut_up):
-    print(f"L = {L}: one batch {whole:6,} numbers; in parts {parts:5,}, of which kept {kept}")
+    channels = 16 * L
+    per_channel = kept // channels
+    in_words = f"in parts {parts:5,}, of which kept {kept}, {per_channel} a channel"
+    print(f"L = {L}: one batch {whole:6,} numbers; {in_words}")
     assert numbers_held(L, 2 * n, 2 * n)[0] > 1.9 * whole
     assert numbers_held(L, 2 * n, b) == numbers_held(L, n, b)  # N does not occur
     assert parts < whole / 4
+    two_units = numbers_held(L, n, b, units=2)[1]
+    assert 4 <= per_channel <= 12
+    assert (two_units - kept) // channels == 2  # the adjoints of the second unit
 
 figure, (left, right) = plotting.subplots(1, 2, height=3.4)
 memory = {
@@ -752,7 +800,7 @@ plotting.show(figure, "08-memory-and-work", caption)
 # BatchNorm that makes my accumulated run differ?
 #
 # The thoughts are old: adjoints, and recomputing instead of storing (Griewank and Walther 2008).
-# Devices that work *at once* exchange the same sums, in one pass (synchronised BatchNorm). Others
+# Devices that work *at once* exchange the same sums, in one pass (synchronized BatchNorm). Others
 # came near with approximations (Lian and Liu 2019; Ioffe 2021). We know of no publication of the
 # exact passes for BatchNorm; that does not mean that there is none.
 #
@@ -767,7 +815,7 @@ plotting.show(figure, "08-memory-and-work", caption)
 # by name, for `mg.coupled` is the decorator of the next section.)
 
 # %%
-from minigrad.coupled import Coupling, exact
+from minigrad.coupled import exact
 
 show_source(exact, Coupling.of)
 
@@ -789,11 +837,16 @@ show_source(exact, Coupling.of)
 # The way out: here it is the *outputs* that couple. Make them variables. Pass 1 computes all
 # outputs $z_i = (p_i, q_i)$, without a tape; the loss is differentiated by them, which gives an
 # adjoint $G_i$ for each; pass 2 accumulates the gradient of $\sum_i G_i \cdot z_i$, with $G_i$
-# constant: a sum over samples. This is GradCache (Gao et al. 2021). Of the towers there is the tape
-# of one micro-batch at a time; only the loss itself sees all outputs at once. Kept are $N d$
-# numbers for outputs of $d$ numbers, and as many for their gradients, where BatchNorm keeps four a
-# channel. A loss that is marked with `@mg.coupled`, as `mg.contrastive` is, is treated so in
-# `mg.accumulate` and `mg.train_step`.
+# constant: a sum over samples. This is GradCache (Gao et al. 2021). A loss that is marked with
+# `@mg.coupled`, as `mg.contrastive` is, is treated so in `mg.accumulate` and `mg.train_step`.
+#
+# What does it save? The tape of the towers: there is that of one micro-batch at a time. Kept are
+# $N d$ numbers for outputs of $d$ numbers, and as many for their gradients, where BatchNorm keeps a
+# few a channel. And what it does not save is what the loss itself needs: it is computed once, on
+# all outputs, whatever $b$ is. For the contrastive loss that is $N \times N$ scores, and what their
+# `backward` needs. For a loss that sums over the batch first, as Dice (`mg.dice`: the overlap of a
+# predicted mask and the true one), it is a few numbers a sample. The end of the next cell measures
+# both, with $N = 1024$ and the same net: guess which of the two is worth a pass.
 
 
 # %%
@@ -870,11 +923,39 @@ assert gap(gradient(towers), expected) < 1e-12
 assert report.passes == 2 * 2 + 2
 print(f"\nboth: two towers with BatchNorm, L = 2, contrastive: equal, in {report.passes} passes")
 
+
+def peak(model, loss, batch, b):
+    """Bytes that one window takes at most, beyond what is there before."""
+    mg.accumulate(model, loss, batch, b)  # the gradients get their places
+    with mg.measure_memory() as memory:
+        mg.accumulate(model, loss, batch, b)
+    return memory.peak
+
+
+many = 1024
+images = rng.standard_normal((many, 16))
+nets = [mg.MLP(16, 64, 64, outputs, dtype=np.float64) for outputs in (8, 8, 1)]
+cases = {
+    "contrastive": (Pairs(*nets[:2]), mg.contrastive, ((images, images),)),
+    "Dice": (mg.Sequential(nets[2], mg.Sigmoid()), mg.dice, (images, 1.0 * (images[:, :1] > 0))),
+}
+peaks = {name: [peak(*case, size) for size in (many, 16)] for name, case in cases.items()}
+for name, sizes in peaks.items():
+    print(f"{name:12} one batch {sizes[0] / 1e6:4.2g} MB, parts of 16 {sizes[1] / 1e6:4.2g} MB")
+    assert (sizes[1] > 4 * 8 * many**2) == (name == "contrastive")  # several times N x N float64
+assert peaks["contrastive"][1] > 0.9 * peaks["contrastive"][0]
+assert peaks["Dice"][1] < 0.1 * peaks["Dice"][0]
+
 # %% [markdown]
 # The mean of the naive losses is lower, not because the model is better, but because the question
 # is easier: with one pair there is no wrong answer to choose, the loss is 0, and nothing is
 # learned. (Change `score` to 3: which of the losses does not move?) Both together cost one pass
 # more than BatchNorm alone, $2L + 2$.
+#
+# With Dice nearly all memory was the tape of the net, and is saved. With the contrastive loss at
+# this $N$ nearly all is what the loss holds of the $N \times N$ scores, and the pass more has
+# bought next to nothing. It pays where the towers' tape is the larger: with towers that hold many
+# more than $N$ numbers a sample.
 #
 # ## Where it ends
 #
@@ -882,24 +963,30 @@ print(f"\nboth: two towers with BatchNorm, L = 2, contrastive: equal, in {report
 #
 # - **the same draws in each pass**: dropout whose masks belong to the samples (lesson 06) is
 #   drawn the same again; a layer that draws anew at each call makes the statistics those of
-#   another net: minigrad compares the first micro-batch of two passes, and refuses;
+#   another net. minigrad compares what the passes see, and refuses what differs; what neither a
+#   BatchNorm nor the loss sees is not seen;
 # - **the same layers in the same order**, for each micro-batch: minigrad looks, and refuses;
+# - **each norm once in a forward pass**: a Siamese net, which sends two views of a sample through
+#   one norm, is refused by name. Take a norm for each view; their weight and bias may be shared
+#   (in other libraries, too, each call standardizes by its own rows; but there both calls move one
+#   pair of running statistics);
 # - **all coupling through the statistics that are known**: a layer that compares samples in its
 #   own way is not noticed, and its gradient is that of micro-batches.
 #
 # The sums are merged in floating point: the result is equal to *rounding*, not bit for bit.
 #
-# Two things that are said belong here. *"Synchronised BatchNorm solves accumulation."* It merges
+# Two things that are said belong here. *"Synchronized BatchNorm solves accumulation."* It merges
 # the statistics of $D$ devices that work at the same moment: of $D b$ samples, not of $D b k$.
 # And *"move the running statistics properly, once an update, and it is exact."* They serve in
 # evaluation. In training the layer standardizes by the batch (Batch Renormalization looks at
 # both, and is in the picture above). The second cell measures both claims.
 #
-# **Before you run the next two cells:** in the first, four layers stand in turn between two norms:
+# **Before you run the next two cells:** in the first, six layers stand in turn between two norms:
 # dropout by sample; dropout that draws anew at each call; one that subtracts the mean over its
-# rows; a norm that is left out at every second call. Which of the four nets have the right
-# gradient, which fail loudly, and which silently? And three devices take micro-batches of 2 each
-# from a batch of 24: by how many samples does synchronised BatchNorm standardize?
+# rows; a norm that is left out at every second call; one norm for two views; two norms for two
+# views, with one weight and bias. Which of the six nets have the right gradient, which fail loudly,
+# and which silently? And three devices take micro-batches of 2 each from a batch of 24: by how many
+# samples does synchronized BatchNorm standardize?
 
 
 # %%
@@ -928,6 +1015,23 @@ class EveryOther(mg.Module):
         return self.layer(x) if self.calls % 2 else x
 
 
+class TwoViews(mg.Module):
+    """Two views of its input, each through a norm."""
+
+    def __init__(self, norm, other):
+        self.norm, self.other = norm, other
+
+    def forward(self, x):
+        return self.norm(x) + self.other(mg.tanh(x))
+
+
+def norm_of_view(like=None):
+    norm = mg.BatchNorm(8, dtype=np.float64)
+    if like is not None:
+        norm.weight, norm.bias = like.weight, like.bias
+    return norm
+
+
 def with_layer(between):
     rng = np.random.default_rng(0)
     first, last = (mg.Linear(8, 8, rng=rng, dtype=np.float64) for _ in range(2))
@@ -936,12 +1040,14 @@ def with_layer(between):
 
 
 batch = tuple(np.random.default_rng(0).standard_normal((2, 24, 8)))
-off = {}
+of_a_view, off = norm_of_view(), {}
 for name, between in {
     "dropout by sample": mg.Dropout(0.5),
     "dropout drawn anew": DrawnAnew(),
     "centred by itself": Centred(),
     "leaves out a layer": EveryOther(mg.BatchNorm(8, dtype=np.float64)),
+    "a norm, two views": TwoViews(of_a_view, of_a_view),
+    "a norm for each view": TwoViews(of_a_view, norm_of_view(like=of_a_view)),
 }.items():
     model, found = with_layer(between), []
     try:
@@ -953,9 +1059,9 @@ for name, between in {
         print(f"{name:20}", "equal (< 1e-12)" if right else "different, and nothing is said")
     except ValueError as error:
         print(f"{name:20} refused: {error}")
-assert off["dropout by sample"] < 1e-12
-assert off["centred by itself"] > 1e-2
-assert off.keys() == {"dropout by sample", "centred by itself"}  # the others were refused
+assert max(off["dropout by sample"], off["a norm for each view"]) < 1e-12
+assert off.pop("centred by itself") > 1e-2
+assert off.keys() == {"dropout by sample", "a norm for each view"}  # the others were refused
 
 # %%
 net, devices, size = Chain(1, 16, 8, 8), 3, 2
@@ -986,9 +1092,10 @@ print(f"running statistics moved properly: equal; the step {100 * gap(wrong, rig
 #
 # - *"Two passes suffice."* $2L + 1$, and the adjoints are most of the matter. Right outputs do
 #   not make a right gradient.
-# - *"A few of the passes are a good approximation."* Half-done can be worse than not begun.
+# - *"A few of the passes are a good approximation."* In some nets; in others half-done is worse
+#   than not begun.
 # - *"The adjoints of all layers in one pass."* The last one first: the others contain it.
-# - *"Synchronised BatchNorm solves accumulation"*, and *"proper running statistics make it
+# - *"Synchronized BatchNorm solves accumulation"*, and *"proper running statistics make it
 #   exact"*: the last cell.
 # - *"The contrastive loss went down when $b$ did."* So did the number of wrong answers.
 # - *"Exact is always worth it."* It is paid with passes. LayerNorm and GroupNorm cost nothing
@@ -998,8 +1105,9 @@ print(f"running statistics moved properly: equal; the step {100 * gap(wrong, rig
 #
 # Given the statistics, a loss with BatchNorm is a sum over samples; the statistics are sums too.
 # Their adjoints $a = dS/ds$, found last first, complete the gradient: $2L + 1$ passes, the tape
-# of one micro-batch, four numbers a channel. It is that of one batch, to rounding. A loss of a
-# whole batch gives way to the same trick, with its outputs as the variables.
+# of one micro-batch, a few numbers a channel. It is that of one batch, to rounding. A loss of a
+# whole batch gives way to the same trick, with its outputs as the variables: that saves the tape of
+# the net, not what the loss itself holds.
 #
 # ## References
 #

@@ -11,6 +11,8 @@ weight decay, as in MoCo v3's LARS and with the usual groups of parameters for t
 (MLPerf's LARS decays the bias of a Linear; the papers are silent.) The ratio is 1, too, where one
 of its two norms is 0, as in timm, though LARS's formula with decay has another value for g = 0;
 Apex's LARC leaves out the decay there. A norm is 0 where all squares are too small for the dtype.
+
+Taught in lesson 12.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ optimizer counts updates, so a schedule cannot be advanced once a micro-batch by
 The second part is about a rate, or a beta, that was right for another size of the batch, and about
 a batch that grows. Its rules come from theory of small rates: each ends somewhere.
 
-Taught in lesson 06.
+Taught in lesson 06 and lesson 12.
 """
 
 from __future__ import annotations

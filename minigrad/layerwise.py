@@ -4,7 +4,7 @@ The *trust ratio* is the norm of a parameter over that of what would move it; a 
 the papers' layer. Read `LayerWise`, then the two `update`s: they are the formulas. The ratio is
 taken once per update, of the finished gradient, for norms do not add up: the ratios of the parts of
 a batch say nothing of the whole. It hides a wrong scale of the gradient, such as a forgotten 1/k;
-weight decay, eps, clipping and the parameters without a ratio show it.
+weight decay, eps and the parameters without a ratio show it.
 
 Parameters with fewer than two axes, biases and the scales of normalizations, have ratio 1 and no
 weight decay, as in MoCo v3's LARS and with the usual groups of parameters for timm and BERT.

@@ -25,9 +25,10 @@ BatchSchedule = Callable[[int], int]
 
 
 def warmup(rate: float | Schedule, updates: int) -> Schedule:
-    """Grow linearly to `rate` over the first `updates` (Goyal et al. 2017), then follow it.
+    """Grow linearly to `rate` over the first `updates`, then follow it.
 
-    The first update has rate / updates, update number `updates` the whole rate.
+    The first update has rate / updates, update number `updates` the whole rate. (Goyal et al. 2017,
+    section 2.2, begin at the rate of the small batch.)
     """
     positive("warmup() updates", updates)
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import minigrad as mg
-from minigrad import demo, plotting
+from minigrad import command, plotting
 
 WAYS = ("micro", "running", "no adjoints", "batch")
 LAYERS = (1, 2, 3, 8)
@@ -197,7 +197,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """`minigrad batchnorm`. Returns 0, or 1 if the exact way is not exact."""
-    demo.check_out(args.out)
+    command.check_out(args.out)
     errors = {
         (way, layers, b): error(way, layers, b)
         for way in WAYS
@@ -207,6 +207,6 @@ def run(args: argparse.Namespace) -> int:
     print(f"{SAMPLES} samples, MLP of width {WIDTH}, float64: the gradient against one batch's\n")
     print(table(errors))
     print()
-    demo.draw(lambda: figure(errors), args.out)
+    command.draw(lambda: figure(errors), args.out)
     exact = [share for (way, _, _), share in errors.items() if way == "batch"]
     return 0 if max(exact) < 1e-12 else 1

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import minigrad as mg
-from minigrad import demo, plotting
+from minigrad import command, plotting
 from minigrad.data import digits
 from minigrad.noise import WAYS
 
@@ -291,7 +291,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """`minigrad noise`. Returns 0, or 1 if a mean is more than 5 standard errors off."""
     for path in (args.out, args.roots):
-        demo.check_out(path)
+        command.check_out(path)
     print("n times the mean squared distance from the root, after n looks\n")
     print(table_of_roots())
     it, rng = net(), np.random.default_rng(0)
@@ -303,8 +303,8 @@ def run(args: argparse.Namespace) -> int:
     print(f"\nThe noise scale, by {WINDOWS} windows of {BATCH // MICRO_BATCH} x {MICRO_BATCH}\n")
     print(table_of_scales(training.stops))
     print()
-    demo.draw(figure_of_roots, args.roots)
-    demo.draw(lambda: figure_of_noise(gradients, found, training), args.out)
+    command.draw(figure_of_roots, args.roots)
+    command.draw(lambda: figure_of_noise(gradients, found, training), args.out)
     off = [
         abs(mean - float(mg.batch_noise(gradients, size))) > 5 * error + 1e-20
         for size, (mean, error) in found.items()

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 import minigrad as mg
-from minigrad import demo, plotting
+from minigrad import command, plotting
 from minigrad.data import TRAIN_SAMPLES, digits
 
 SIZES = (64, 32, 10)  # of the MLP
@@ -101,7 +101,7 @@ def runs(
     seeds: Iterable[int],
     samples: int = SAMPLES,
     warm: int = 0,
-    count: demo.Count = demo.nothing,
+    count: command.Count = command.nothing,
 ) -> list[Run]:
     """A run a seed. warm: the rate grows over that many samples, counted in updates."""
     schedule = mg.warmup(rate, max(1, -(-warm // batch_size)))
@@ -189,7 +189,7 @@ def sharpness(model: mg.Module, products: int = 20) -> float:
 # ---------------------------------------------------------------------------- the experiment
 
 
-def experiment(seeds: int = 10, count: demo.Count = demo.nothing) -> Results:
+def experiment(seeds: int = 10, count: command.Count = command.nothing) -> Results:
     """All of it, for seeds 0 to seeds - 1: lists of summaries, one a batch size.
 
     kept: RATE for all. cold: RATE times the growth of the batch. linear: the same after a warm-up
@@ -221,7 +221,7 @@ def scaled(batch_size: int) -> float:
     return mg.linear_scaling(RATE, BATCHES[0], batch_size)
 
 
-def trial(batch_size: int, count: demo.Count = demo.nothing) -> dict[str, float | None]:
+def trial(batch_size: int, count: command.Count = command.nothing) -> dict[str, float | None]:
     """The mean number of samples to TARGET at each of RATES; None where a run does not reach it."""
     found: dict[str, float | None] = {}
     for rate in RATES:
@@ -472,7 +472,7 @@ WHAT = "training losses, in minigrad rates, of batches of many sizes and at seve
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `minigrad rates`."""
-    seeds = demo.integer(2, 100, example=10)
+    seeds = command.integer(2, 100, example=10)
     parser.add_argument("--seeds", type=seeds, metavar="N", default=10, help="runs of each kind")
     out = Path("learning_rate.svg")
     parser.add_argument("--out", metavar="FILE", type=Path, default=out, help="the figure")
@@ -481,19 +481,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """`minigrad rates`. Returns 0."""
-    demo.check_out(args.out)
+    command.check_out(args.out)
     check_data(args.data)
     sizes = "-".join(map(str, SIZES))
     print(f"{TRAIN_SAMPLES:,} handwritten digits; MLP {sizes}; float32; SGD, no momentum.")
     print(f"Micro-batches of {MICRO} at most. About a minute for 10 seeds.", flush=True)
     kinds = 3 * len(BATCHES) - 1 + len(TUNED) + len(SMALL)  # the reference is both kept and cold
     total = kinds * args.seeds + len(TUNED) * len(RATES)
-    with demo.one_thread(), demo.progress(total) as count:
+    with command.one_thread(), command.progress(total) as count:
         results = experiment(args.seeds, count)
     print("", table(results), "", sep="\n")
     for sentences in conclusions(results):
         print(textwrap.fill(sentences, 90, break_on_hyphens=False))
-    demo.draw(lambda: figure(results), args.out)
+    command.draw(lambda: figure(results), args.out)
     if args.data is not None:
         args.data.write_text(as_json(results), encoding="utf-8")
         print(f"What was measured is in {args.data}.")
@@ -505,14 +505,14 @@ def check_data(path: Path | None) -> None:
     if path is None:
         return
     if path.suffix != ".json" or not path.parent.is_dir():
-        raise demo.refusal(
+        raise command.refusal(
             f"--data is {str(path)!r}, expected a name that ends in .json, in a folder that "
             "exists; choose another"
         )
     if path.is_dir() or (
         path.exists() and WHAT not in path.read_text(encoding="utf-8", errors="ignore")
     ):
-        raise demo.refusal(
+        raise command.refusal(
             f"--data is {str(path)!r}, expected a new file or one that this command wrote, which "
             "this is not; choose another name"
         )
@@ -534,7 +534,7 @@ def as_json(results: Results) -> str:
     """What was measured, when and where, a line for each summary."""
     machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
     versions = {"Python": platform.python_version(), "NumPy": np.__version__}
-    if matplotlib := demo.optional("matplotlib"):
+    if matplotlib := command.optional("matplotlib"):
         versions["Matplotlib"] = matplotlib.__version__
     recorded = {
         "what": WHAT,

@@ -34,6 +34,7 @@ READING_ORDER = [
     "data/__init__.py",
     "reading.py",
     "plotting.py",
+    "command.py",
     "demo.py",
     "four_ways.py",
     "noise_on_digits.py",

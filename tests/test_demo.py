@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import minigrad as mg
-from minigrad import cli, demo
+from minigrad import cli, command, demo
 from minigrad.data import TRAIN_SAMPLES, digits
 from minigrad.demo import Settings
 from minigrad.device import _move
@@ -28,7 +28,7 @@ SMALL_ARGUMENTS = ["--hidden", "16", "--epochs", "2"]
 @pytest.fixture(autouse=True, scope="module")
 def one_thread():
     """Of BLAS: other programs on the same cores would make these small products slow."""
-    with demo.one_thread():
+    with command.one_thread():
         yield
 
 
@@ -535,7 +535,7 @@ def test_a_figure_that_cannot_be_written_is_one_sentence(arguments, capsys, monk
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(demo.plotting, "save", full)
+    monkeypatch.setattr(command.plotting, "save", full)
     assert arguments(*SMALL_ARGUMENTS) == 2
     output, errors = capsys.readouterr()
     assert "equal to rounding" in output

@@ -372,12 +372,12 @@ def test_the_command_runs_all_of_it_and_writes_what_it_prints(quick, tmp_path, c
         __enter__ = lambda self: lambda: counted.append(1)  # noqa: E731
         __exit__ = lambda self, *_: None  # noqa: E731
 
-    monkeypatch.setattr(rates.demo, "progress", Bar)
+    monkeypatch.setattr(rates.command, "progress", Bar)
     out, data = tmp_path / "x.svg", tmp_path / "x.json"
     assert cli.main(["rates", "--seeds", "2", "--out", str(out), "--data", str(data)]) == 0
     assert totals == [len(counted)]
     rates.check_data(data)  # its own files it would write again
-    rates.demo.check_out(out)
+    rates.command.check_out(out)
     output = capsys.readouterr().out
     results = json.loads(data.read_text(encoding="utf-8"))
     assert rates.table(results) in output

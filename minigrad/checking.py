@@ -41,7 +41,9 @@ def check(expected: Any, found: Any, name: str = "", **context: Any) -> None:
     print(f"{name or 'your answer'}: right")
 
 
-def grade(points: float, *checks: Callable[[], Any], partial: Mapping[str, float] | None = None):
+def grade(
+    points: float, *checks: Callable[[], Any], partial: Mapping[str, float] | None = None
+) -> float:
     """The points that an answer earns: all, if every check is content.
 
     partial: the points for answers that are wrong for a reason of this name; the reason is printed.

@@ -66,8 +66,9 @@ def watch_gpu_memory() -> Iterator[Any]:
     """
     cupy = _cupy()
     pool = cupy.get_default_memory_pool()
+    hook: Any = cupy.cuda.MemoryHook
 
-    class Watch(cupy.cuda.MemoryHook):
+    class Watch(hook):
         name = "minigrad"
         peak = pool.used_bytes()
 

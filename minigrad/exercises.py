@@ -124,7 +124,8 @@ def drawn(cells: list[Any], variant: int | None) -> list[Any]:
     def tagged(tag: str) -> list[Any]:
         return [cell for cell in cells if tag in cell.metadata.get("tags", [])]
 
-    cells, names = copy.deepcopy(cells), {"np": np}
+    cells = copy.deepcopy(cells)
+    names: dict[str, Any] = {"np": np}
     for cell in tagged("draw") if variant is not None else []:
         exec(cell.source, names)
         values = {**names["draw"](np.random.default_rng(variant)), "variant": variant}
@@ -157,7 +158,8 @@ def drawn(cells: list[Any], variant: int | None) -> list[Any]:
 
 def _uses(cell: Any, planted: str) -> bool:
     """Does a cell use one of the planted names?"""
-    names = [re.escape(node.targets[0].id) for node in ast.parse(planted).body]
+    lines: list[Any] = ast.parse(planted).body
+    names = [re.escape(line.targets[0].id) for line in lines]
     return any(re.search(rf"\b{name}\b", cell.source) for name in names)
 
 
@@ -202,7 +204,8 @@ def copy_of(cells: list[Any], lesson: str, solutions: bool = False) -> list[Any]
 
     lesson: begins the ids of cells that have none. Raises ValueError if an id occurs twice.
     """
-    made, ids = [], set()
+    made: list[Any] = []
+    ids: set[str] = set()
     for cell in copy.deepcopy(cells):
         if "wrong" in cell.metadata:
             continue

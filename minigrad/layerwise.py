@@ -93,17 +93,17 @@ class LARS(LayerWise):
     clip: LARC (Apex): the rate of a parameter is min(lr, ratio) in place of lr ratio.
     """
 
-    states = ("velocity",)
+    states: tuple[str, ...] = ("velocity",)
 
     def __init__(
         self,
         parameters: Parameters,
         lr: Rate,
-        momentum=0.9,
-        weight_decay=0.0,
-        trust_coefficient=1e-3,
-        form="inside",
-        clip=False,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        trust_coefficient: float = 1e-3,
+        form: str = "inside",
+        clip: bool = False,
     ) -> None:
         self._at_least_0("momentum", momentum)
         self._at_least_0("trust_coefficient", trust_coefficient)
@@ -186,12 +186,12 @@ class LAMB(LayerWise):
         self,
         parameters: Parameters,
         lr: Rate = 1e-3,
-        betas=(0.9, 0.999),
-        eps=1e-6,
-        weight_decay=1e-2,
-        bias_correction=True,
-        norm_limits=None,
-        adapt_without_decay=True,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 1e-2,
+        bias_correction: bool = True,
+        norm_limits: tuple[float, float] | None = None,
+        adapt_without_decay: bool = True,
     ) -> None:
         for beta in betas:
             self._at_least_0("a beta", beta, below=1)

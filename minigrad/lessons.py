@@ -38,7 +38,7 @@ SAME_PICTURE = 1.0  # root mean square of the difference in grey levels, of 255
 # ------------------------------------------------------------------------------- building
 
 
-def build(path: Path, begin: Callable[[int], Any] = lambda number: None) -> Any:
+def build(path: Path, begin: Callable[..., Any] = lambda number: None) -> Any:
     """The notebook of a lesson, run from a fresh kernel in an empty folder, on one thread.
 
     begin: is called with the number of each cell of code before it is run. Raises nbclient's
@@ -68,7 +68,7 @@ def _joined(outputs: list[Any]) -> list[Any]:
     """Outputs in which what was printed in pieces is one piece: the pieces depend on timing."""
     joined: list[Any] = []
     for output in outputs:
-        last = joined[-1] if joined else {}
+        last: Any = joined[-1] if joined else {}
         if output.output_type == "stream" and last.get("name") == output.name:
             last.text += output.text
         else:
@@ -204,8 +204,8 @@ def run(args: argparse.Namespace) -> int:
         rows.append((path.stem, cells, perf_counter() - start, len(reasons)))
         wrong += [f"{path.stem}: {reason}" for reason in reasons]
     print(f"{'lesson':<30}{'cells':>6}{'seconds':>9}")
-    for name, cells, seconds, reasons in rows:
-        print(f"{name:<30}{cells:>6}{seconds:>9.1f}  {'WRONG' if reasons else 'right'}")
+    for name, cells, seconds, bad in rows:
+        print(f"{name:<30}{cells:>6}{seconds:>9.1f}  {'WRONG' if bad else 'right'}")
     for sentence in wrong:
         print(sentence)
     return int(bool(wrong))

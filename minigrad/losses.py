@@ -175,12 +175,10 @@ def _nonnegative(w: Any, name: str) -> Any:
     return w
 
 
-def _select(x: Any, sample_weights: Any) -> Tensor:
+def _select(x: Any, weights: Any) -> Tensor:
     """`x` with 0 where the weight is 0: what does not count may be NaN."""
     x = as_tensor(x)
-    return (
-        x if sample_weights is None else where(_checked_weights(sample_weights, x.shape) > 0, x, 0)
-    )
+    return x if weights is None else where(_checked_weights(weights, x.shape) > 0, x, 0)
 
 
 def _sum_of(weights: Any) -> Any:
@@ -193,7 +191,9 @@ def _sum_of(weights: Any) -> Any:
 # --------------------------------------------------------------------------- regression
 
 
-def squared_error(prediction: Tensor, target: Any, sample_weights=None, unit=None) -> Loss:
+def squared_error(
+    prediction: Tensor, target: Any, sample_weights: Any = None, unit: str | None = None
+) -> Loss:
     """(prediction - target)^2, summed. Both (n, ...); it weighs the number of elements.
 
     sample_weights: (n,) or more axes of the prediction's shape; then it weighs their sum.
@@ -202,7 +202,9 @@ def squared_error(prediction: Tensor, target: Any, sample_weights=None, unit=Non
     return per_sample(difference * difference, sample_weights, unit)
 
 
-def absolute_error(prediction: Tensor, target: Any, sample_weights=None, unit=None) -> Loss:
+def absolute_error(
+    prediction: Tensor, target: Any, sample_weights: Any = None, unit: str | None = None
+) -> Loss:
     """|prediction - target|, summed; the gradient at 0 is 0. Shapes as in `squared_error`."""
     difference = _difference(prediction, target, sample_weights, "absolute_error")
     d = difference.data
@@ -223,7 +225,7 @@ def _difference(prediction: Any, target: Any, sample_weights: Any, name: str) ->
 
 
 def binary_cross_entropy_with_logits(
-    logits: Tensor, target: Any, sample_weights: Any = None, unit: Any = None
+    logits: Tensor, target: Any, sample_weights: Any = None, unit: str | None = None
 ) -> Loss:
     """-t log s(z) - (1 - t) log(1 - s(z)), summed: s the sigmoid, logits z and targets t (n, ...).
 
@@ -340,7 +342,7 @@ def _count(labels: Any, classes: int, ignore_index: int) -> tuple[Any, Any]:
 # --------------------------------------------------------------------- of a whole batch
 
 
-def coupled(loss: Callable[..., Loss]) -> Callable[..., Loss]:
+def coupled(loss: Any) -> Callable[..., Loss]:
     """Mark a loss that is no sum over samples: a step calls it with the outputs of the whole batch.
 
     loss(outputs, *targets): outputs are a Tensor or a tuple of Tensors, as the model returns them.
@@ -358,8 +360,8 @@ def contrastive(outputs: tuple[Tensor, Tensor], temperature: float = 1.0) -> Los
     by rows and by columns, and of these two (van den Oord et al. 2018; Radford et al. 2021).
     """
     a, b = outputs
-    pairs, scores = np.arange(len(a)), a @ b.T * (1 / temperature)
-    return 0.5 * sum(cross_entropy(by, pairs, unit=BATCH) for by in (scores, scores.T))
+    pairs, z = np.arange(len(a)), a @ b.T * (1 / temperature)
+    return 0.5 * (cross_entropy(z, pairs, unit=BATCH) + cross_entropy(z.T, pairs, unit=BATCH))
 
 
 @coupled

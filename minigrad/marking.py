@@ -120,7 +120,8 @@ def grade(
 
 def set_by(source: str) -> set[str]:
     """The names that a cell sets, outside of its functions: variables, functions, imports."""
-    found, stack = set(), list(ast.parse(source).body)
+    found: set[str] = set()
+    stack: list[ast.AST] = [*ast.parse(source).body]
     while stack:
         node = stack.pop()
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -141,7 +142,9 @@ def _by_hand(word: Any, answers: dict[str, str]) -> Result:
     return Result(word["manual"], 0 if empty else None, word["points"], said)
 
 
-def _result(name, value, out_of, said, error, first_error) -> Result:
+def _result(
+    name: str, value: Any, out_of: Any, said: str, error: str | None, first_error: str | None
+) -> Result:
     if error:
         return Result(name, 0, out_of, first_error or error)
     if not isinstance(value, int | float) or not 0 <= value <= out_of:
@@ -159,7 +162,7 @@ def run_cell(source: str, names: dict[str, Any]) -> tuple[Any, str, str | None]:
     printed, value, failure = io.StringIO(), None, None
     try:
         body = ast.parse(source, "<cell>").body
-        last = body.pop() if body and isinstance(body[-1], ast.Expr) else None
+        last: Any = body.pop() if body and isinstance(body[-1], ast.Expr) else None
         with contextlib.redirect_stdout(printed):
             exec(compile(ast.Module(body, []), "<cell>", "exec"), names)
             if last is not None:

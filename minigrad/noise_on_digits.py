@@ -218,12 +218,13 @@ def figure_of_roots() -> Any:
     noises = np.random.default_rng(3).standard_normal(300)
     colours = dict(zip(DRAWN, plotting.COLOURS))
     lines = dict(zip(DRAWN, plotting.LINES))
-    for rule in ("1/n", "n^-0.7", "1/10", "1/(n+1)^2"):
+
+    def walk(rule: str) -> Any:
         noise = iter(noises)
-        path = mg.robbins_monro(
-            lambda x, noise=noise: x + next(noise), START, RULES[rule].first(len(noises))
-        )
-        walks.plot(path, color=colours[rule], ls=lines[rule], lw=1.4, label=rule)
+        return mg.robbins_monro(lambda x: x + next(noise), START, RULES[rule].first(len(noises)))
+
+    for rule in ("1/n", "n^-0.7", "1/10", "1/(n+1)^2"):
+        walks.plot(walk(rule), color=colours[rule], ls=lines[rule], lw=1.4, label=rule)
     walks.axhline(0, color=plotting.DARK, lw=0.8)
     walks.set_xlabel("looks n")
     walks.set_title("one walk of each rule; the root is at 0")

@@ -23,7 +23,7 @@ class LayerNorm(Module):
     Ba, Kiros & Hinton 2016. It couples no samples: any split is equal to *rounding*.
     """
 
-    def __init__(self, features: int, *, eps: float = 1e-5, dtype: Any = np.float32) -> None:
+    def __init__(self, features: int, *, eps: float = 1e-5, dtype=np.float32) -> None:
         self.weight = parameter(np.ones(features), dtype)
         self.bias = parameter(np.zeros(features), dtype)
         self.eps = eps
@@ -41,9 +41,7 @@ class GroupNorm(Module):
     Input (n, c, ...): a group is c / groups channels and all axes behind (Wu & He 2018).
     """
 
-    def __init__(
-        self, groups: int, channels: int, *, eps: float = 1e-5, dtype: Any = np.float32
-    ) -> None:
+    def __init__(self, groups: int, channels: int, *, eps: float = 1e-5, dtype=np.float32) -> None:
         if groups < 1 or channels % groups:
             raise ValueError(f"GroupNorm() got {groups} groups, expected a divisor of {channels}")
         self.weight = parameter(np.ones(channels), dtype)

@@ -150,7 +150,7 @@ class SGD(Optimizer):
     of v (Sutskever et al. 2013 have it inside; equal while lr is constant).
     """
 
-    states = ("velocity",)
+    states: tuple[str, ...] = ("velocity",)
 
     def __init__(
         self, parameters: Parameters, lr: Rate, momentum=0.0, nesterov=False, weight_decay=0.0
@@ -193,9 +193,9 @@ class Adam(Optimizer):
         self,
         parameters: Parameters,
         lr: Rate = 1e-3,
-        betas=(0.9, 0.999),
-        eps=1e-8,
-        weight_decay=0.0,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
     ) -> None:
         for beta in betas:
             self._at_least_0("a beta", beta, below=1)
@@ -235,9 +235,9 @@ class AdamW(Adam):
         self,
         parameters: Parameters,
         lr: Rate = 1e-3,
-        betas=(0.9, 0.999),
-        eps=1e-8,
-        weight_decay=1e-2,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
     ) -> None:
         super().__init__(parameters, lr, betas, eps, weight_decay)
 

@@ -194,7 +194,9 @@ class Tensor:
 
     def __init__(self, data: Any, requires_grad: bool = False) -> None:
         self.data, self.requires_grad = real(data), requires_grad
-        self.grad = self.home = self.node = None
+        self.grad: Any = None
+        self.home: Any = None
+        self.node: Node | None = None
 
     def backward(self, gradient: Any = None, retain_graph: bool = False) -> None:
         """Add the derivative of this Tensor to `.grad` of each leaf that it was computed from.
@@ -248,9 +250,7 @@ class Tensor:
 
     def __getstate__(self) -> tuple:
         if self.node is not None:
-            raise TypeError(
-                "copy or pickle got a Tensor on the tape, expected a leaf: .detach() it"
-            )
+            raise TypeError("copy or pickle got a Tensor on the tape, expected a leaf: .detach()")
         return self.data, None if self.grad is None else self.grad.copy(), self.requires_grad
 
     def __setstate__(self, state: tuple) -> None:
@@ -364,19 +364,19 @@ class Tensor:
         y = (total if n == 1 else total / n).astype(self.dtype, copy=False)
         return record(y if keepdims else np.squeeze(y, axis), (self,), pullback)
 
-    def reshape(self, *shape: int) -> Tensor:
+    def reshape(self, *shape: int | tuple[int, ...]) -> Tensor:
         """The same elements in another shape, given as numbers or as one tuple; -1 is inferred."""
         before = self.shape
         if len(shape) == 1 and isinstance(shape[0], tuple):
             shape = shape[0]
         return record(self.data.reshape(shape), (self,), lambda g: (g.reshape(before),))
 
-    def transpose(self, *axes: int) -> Tensor:
+    def transpose(self, *axes: int | tuple[int, ...]) -> Tensor:
         """Axes in the given order, as numbers or one tuple, or reversed if none is given."""
         if len(axes) == 1 and isinstance(axes[0], tuple):
             axes = axes[0]
-        y = np.transpose(self.data, axes or None)
-        back = np.argsort([axis % self.ndim for axis in axes]).tolist() if axes else None
+        y = self.data.transpose(axes or None)
+        back = np.argsort(np.array(axes) % self.ndim).tolist() if axes else None
         return record(y, (self,), lambda g: (np.transpose(g, back),))
 
     @property

@@ -78,7 +78,7 @@ class Options:
         on_nonfinite: str,
         noise: str | None,
     ) -> None:
-        self.optimizers = optimizer if isinstance(optimizer, (list, tuple)) else [optimizer]
+        self.optimizers = optimizer if isinstance(optimizer, Sequence) else [optimizer]
         if not self.optimizers or not all(isinstance(o, Optimizer) for o in self.optimizers):
             raise TypeError(f"the optimizer is {optimizer!r}, expected an mg.Optimizer or several")
         self.parameters = [p for o in self.optimizers for p in o.parameters]
@@ -140,7 +140,8 @@ def finish_update(window: Window, options: Options) -> StepReport:
 
     # All that may still fail is done first: rates are asked for, memory is taken. Then only writes
     # are left.
-    writers = [*options.optimizers, *([] if options.average is None else [options.average])]
+    average = [] if options.average is None else [options.average]
+    writers: list[Any] = [*options.optimizers, *average]
     prepared = [writer.prepare() for writer in writers]
     moved = [(layer, layer.moved(seen)) for layer, seen in window.statistics.items()]
     for writer, needed in zip(writers, prepared, strict=True):  # step, then average

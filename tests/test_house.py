@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import statistics
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
 import minigrad as mg
 from tests.lines import PACKAGE, READING_ORDER
+from tests.operations import LAYERS, ROWS
 
 # They hold tables of options and colours.
 EDGE_OF_THE_HOUSE = {
@@ -104,8 +107,26 @@ def test_public_names_are_documented_and_listed():
     assert len(mg.__all__) == len(set(mg.__all__))
 
 
-def test_the_version_is_that_of_the_package():
-    import tomllib
+def test_what_has_a_row_in_the_table_of_operations_is_public():
+    inside = {"batch_norm", "rescale", "standardize"}  # of layers
+    rows = {name.split(":")[0] for name in {**ROWS, **LAYERS} if not name.startswith("Tensor.")}
+    assert rows - inside <= set(mg.__all__)
 
-    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))
-    assert project["project"]["version"] == mg.__version__
+
+PROJECT = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def test_the_version_is_that_of_the_package():
+    assert PROJECT["version"] == mg.__version__
+
+
+def test_ci_tests_each_python_and_the_oldest_packages_that_the_project_names():
+    ci = (PACKAGE.parent / ".github/workflows/ci.yml").read_text(encoding="utf-8")
+    pythons = re.findall(r"Python :: (3\.\d+)\n", "\n".join([*PROJECT["classifiers"], ""]))
+    assert sorted(set(re.findall(r'"(3\.\d+)"', ci))) == pythons
+    assert PROJECT["requires-python"] == f">={pythons[0]}"
+    needed = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["test"]
+    oldest = {f"{need.replace('>=', '==')}.*" for need in needed}
+    tested = set(re.findall(r'"(\w+==[\d.]+\*)"', ci))
+    assert tested <= oldest
+    assert {name.split("==")[0] for name in tested} == {"numpy", "matplotlib", "pytest"}

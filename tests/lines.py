@@ -1,7 +1,11 @@
-"""Count lines of code: what is neither blank, nor a comment, nor a docstring."""
+"""Count lines of code: what is neither blank, nor a comment, nor a docstring.
+
+`python -m tests.lines` writes the counts into the README's map.
+"""
 
 import ast
 import io
+import re
 import tokenize
 from pathlib import Path
 
@@ -64,3 +68,18 @@ def lines_of_code(path: Path) -> int:
             docstring = node.body[0]
             lines -= set(range(docstring.lineno, docstring.end_lineno + 1))
     return len(lines)
+
+
+def main() -> None:
+    """Write the counts into the README's map."""
+    readme = PACKAGE.parent / "README.md"
+    text = readme.read_text(encoding="utf-8")
+    for name in READING_ORDER:
+        row = rf"(\(minigrad/{re.escape(name)}\) \| .+ \| )\d+( \|)$"
+        count = lines_of_code(PACKAGE / name)
+        text = re.sub(row, rf"\g<1>{count}\g<2>", text, flags=re.MULTILINE)
+    readme.write_text(text, encoding="utf-8", newline="\n")
+
+
+if __name__ == "__main__":
+    main()

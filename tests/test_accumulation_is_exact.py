@@ -5,6 +5,9 @@ The table is in grades.py. Splits are drawn at random: equal, uneven, of single 
 
 from __future__ import annotations
 
+import inspect
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -45,6 +48,23 @@ def splits(draw, least: int = 1):
 
 def nonzero(arrays: list) -> int:
     return sum(int(np.count_nonzero(a)) for a in arrays)
+
+
+def test_every_layer_and_every_loss_has_a_grade():
+    """Each of them runs in a case of the table. Losses of a whole batch: test_coupled_losses.py."""
+    public = [getattr(mg, name) for name in mg.__all__]
+    layers = [c for c in public if inspect.isclass(c) and issubclass(c, mg.Module)]
+    losses = [f for f in public if getattr(f, "__module__", "") == "minigrad.losses"]
+    wanted = {c.__name__: c.forward.__code__ for c in layers if c is not mg.Module}
+    wanted |= {f.__name__: f.__code__ for f in losses if inspect.isfunction(f)}
+    codes = set()
+    sys.setprofile(lambda frame, event, _: codes.add(frame.f_code) if event == "call" else None)
+    try:
+        for case in CASES.values():
+            gradients(*make(case, 0, N, np.float64), [N])
+    finally:
+        sys.setprofile(None)
+    assert [name for name, code in wanted.items() if code not in codes] == []
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, object], ids=["f4", "f8", "Fraction"])

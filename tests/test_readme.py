@@ -99,6 +99,13 @@ def test_links_lead_to_files():
         assert (ROOT / target.strip()).exists(), target
 
 
+def test_the_course_has_every_lesson_with_its_question():
+    row = r"^\| \[(\d\d .+?)\]\((?:lessons/)?(\w+\.ipynb)\)(?: \*)? \| (.+?) \|"
+    said = re.findall(row, README, re.MULTILINE)
+    contents = (ROOT / "lessons/README.md").read_text(encoding="utf-8")
+    assert said == re.findall(row, contents, re.MULTILINE) != []
+
+
 def test_the_commands_for_setting_up_name_extras_that_exist():
     import tomllib
 

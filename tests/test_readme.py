@@ -9,14 +9,19 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from minigrad import cli
 from tests.lines import PACKAGE, READING_ORDER, lines_of_code
 
 ROOT = PACKAGE.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+README, CONTRIBUTING = (
+    (ROOT / page).read_text(encoding="utf-8") for page in ("README.md", ".github/CONTRIBUTING.md")
+)
+each_page = pytest.mark.parametrize("page", ["README.md", ".github/CONTRIBUTING.md"])
 
 
 def blocks(language: str) -> list[str]:
@@ -94,9 +99,45 @@ def test_the_factor_of_memory_is_that_of_the_demonstration(tmp_path):
     assert abs(found - said) <= 0.15  # Python's own objects differ from version to version
 
 
-def test_links_lead_to_files():
-    for target in re.findall(r"\]\(([^)#:]+)\)", README):
-        assert (ROOT / target.strip()).exists(), target
+def headings(page: Path) -> set[str]:
+    """The headings of a page, as links name them."""
+    found = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", one).lower().replace(" ", "-") for one in found}
+
+
+@each_page
+def test_links_lead_to_files_and_headings(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for target, heading in re.findall(r"\]\(([^)#:]*)(?:#([^)]+))?\)", text):
+        file = (ROOT / page).parent / target if target else ROOT / page
+        assert file.exists(), target
+        assert not heading or heading in headings(file), (target, heading)
+
+
+@each_page
+def test_commands_name_modules_and_files_that_exist(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    commands = re.findall(r"python -m ([\w.]+)((?: [^`\n]+)?)", text)
+    assert len(commands) >= 4
+    for module, arguments in commands:
+        ours = ROOT / module.replace(".", "/")
+        known = module in {"jupyter", "mypy", "pip", "pytest", "ruff", "venv"}
+        assert known or ours.with_suffix(".py").exists() or (ours / "__main__.py").exists(), module
+        if module == "pytest":
+            assert all((ROOT / file).exists() for file in re.findall(r"tests/\S+", arguments))
+        if module == "minigrad":
+            assert cli.parser().parse_args(arguments.split()).run
+    for file in re.findall(r"`((?:tests|lessons|minigrad)/[^`N]+)`", text):
+        assert (ROOT / file).exists(), file
+
+
+def test_the_tables_that_contributors_fill_are_where_they_are_said_to_be():
+    said = re.findall(r"`([A-Z_]+)` in\s+\[[^]]+\]\(\.\./(.+?)\)", CONTRIBUTING)
+    names = {"READING_ORDER", "ERRORS", "OPERATIONS", "FUSED", "LAYERS", "LOSSES"}
+    assert {name for name, _ in said} == names
+    for name, file in said:
+        text = (ROOT / file).read_text(encoding="utf-8")
+        assert re.search(rf"^{name}\b.* = [\[{{]", text, re.MULTILINE), (name, file)
 
 
 def test_the_course_has_every_lesson_with_its_question():
@@ -106,12 +147,12 @@ def test_the_course_has_every_lesson_with_its_question():
     assert said == re.findall(row, contents, re.MULTILINE) != []
 
 
-def test_the_commands_for_setting_up_name_extras_that_exist():
-    import tomllib
-
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    for extras in re.findall(r"-e \"\.\[(.+?)\]\"", README):
-        assert set(extras.split(",")) <= project["optional-dependencies"].keys()
-    for extra in re.findall(r"extras `(\w+)` and `(\w+)`", README):
-        assert set(extra) <= project["optional-dependencies"].keys()
+def test_the_commands_for_setting_up_name_extras_and_groups_that_exist():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    extras = project["project"]["optional-dependencies"].keys()
+    for named in re.findall(r"-e \"\.\[(.+?)\]\"", README + CONTRIBUTING):
+        assert set(named.split(",")) <= extras
+    for named in re.findall(r"extras `(\w+)` and `(\w+)`", README):
+        assert set(named) <= extras
+    assert {*re.findall(r"--group (\w+)", CONTRIBUTING)} <= project["dependency-groups"].keys()
     assert Path(ROOT / "LICENSE").read_text(encoding="utf-8").startswith("BSD 3-Clause License")

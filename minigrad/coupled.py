@@ -235,7 +235,8 @@ class Coupling:
         for unit, parts in self.carried.items():
             dtype = terms[unit].total.dtype if unit in terms else parts[0].dtype
             weight = terms[unit].weight if unit in terms else 0
-            a_s = sum(part if part.dtype == dtype else part.astype(dtype) for part in parts)
+            first, *others = (x if x.dtype == dtype else x.astype(dtype) for x in parts)
+            a_s = sum(others, first)
             loss = loss + Loss([Term(unit, 1, a_s, weight)])
         return loss
 

@@ -24,8 +24,8 @@ from minigrad.data import digits
 variant = None  # the seed that these numbers were drawn from
 b1 = 4  # exercise 1: samples of a batch
 b2 = 64  # exercise 1: of a larger one
-gradients = [[3, 1], [-1, 0], [4, 2], [1, -3], [-5, 1]]  # exercise 2: of single samples
-size = 2  # exercise 2: of a batch
+gradients = [[3, 1], [-1, 0], [4, 2], [1, -3], [-5, 1], [2, 5]]  # exercise 2: of single samples
+size = 3  # exercise 2: of a batch
 g1 = 1  # exercise 3: the mean gradient of the first of two micro-batches
 g2 = 3  # exercise 3: of the second
 b = 2  # exercise 3: samples of each
@@ -46,9 +46,10 @@ fault = "A"  # exercise 4: which of five loops stands there
 def draw(rng):
     b1, b2 = [(4, 16), (4, 36), (4, 64), (8, 72), (8, 128), (2, 32), (2, 50)][rng.integers(7)]
     while True:  # two columns that vary, and a mean that is not 0
-        gradients = rng.integers(-5, 6, (int(rng.integers(5, 8)), 2))
+        gradients = rng.integers(-5, 6, (int(rng.integers(6, 8)), 2))
         if gradients.std(axis=0).min() > 1 and abs(gradients.mean(axis=0)).min() > 0.2:
             break
+    size = [[3, 4], [3, 5]][len(gradients) - 6][rng.integers(2)]  # never 2, nor (N-b)/(N-1) = 1/2
     g1, g2 = (int(g) for g in rng.choice(np.arange(1, 8), 2, replace=False))
 
     def numbers(windows, limit=1.0):
@@ -94,7 +95,7 @@ def draw(rng):
         "b1": b1,
         "b2": b2,
         "gradients": gradients.tolist(),
-        "size": int(rng.integers(2, len(gradients) - 1)),
+        "size": size,
         "g1": g1,
         "g2": g2,
         "b": int(rng.integers(2, 5)),
@@ -181,7 +182,7 @@ correction = "Variance falls as 1/b."
 # ```
 #
 # Write it without going through the ways to draw: with {{size}} of {{gradients}} there are few, and
-# with 30 of 1000 more than atoms. The lesson has the law.
+# with 30 of 1000 more than the Earth has atoms. The lesson has the law.
 
 
 # %% answer="11-draws"
@@ -223,7 +224,12 @@ def check_draws(gradients, size, replace, few=True):
             "the noise S is divided by N - 1; these N samples are all there are: divide by N",
         ),
     }
-    if not replace:
+    if replace:
+        also["swapped"] = (
+            mg.batch_noise(gradients, size, False),
+            "this is the law for draws without replacement, where it is asked for those with it",
+        )
+    else:
         also["replaced"] = (
             with_it,
             "without replacement it is the same as with it: but what was drawn is gone, and "
@@ -272,6 +278,13 @@ def mean_square_off(gradients, size, replace):
     N = len(gradients)
     off = np.sum((gradients - gradients.mean(axis=0)) ** 2) / N / size
     return off if replace else off * (1 - size / N)
+
+
+# %% wrong="swapped" of="11-draws" earns=0 because="the law for draws without replacement"
+def mean_square_off(gradients, size, replace):
+    N = len(gradients)
+    off = np.sum((gradients - gradients.mean(axis=0)) ** 2) / N / size
+    return off * (N - size) / (N - 1) if replace else off
 
 
 # %% wrong="b squared" of="11-draws" earns=0 because="divided by the size twice"
@@ -383,6 +396,26 @@ def check_windows(windows, b, name):
         ),
     }
     right = summary(rows)
+    k, smaller = windows.shape[1], rows[:, 1] * (1 - 1 / windows.shape[1])
+    also["k for k - 1"] = (
+        summary(np.stack([whole - smaller / (k * b), smaller], axis=1)),
+        "the noise is (k - 1)/k of what it should be: the difference of the two equations is "
+        "S / b - S / (k b), not S / b",
+    )
+    also["upside down"] = (
+        [*right[:2], right[0] / right[1]],
+        "the scale is upside down: it is the noise divided by the signal",
+    )
+    also["order"] = ([right[1], right[0], right[2]], "signal comes first, then the noise")
+    also["sign"] = (
+        [2 * whole.mean() - right[0], -right[1], -right[1] / (2 * whole.mean() - right[0])],
+        "the noise has the wrong sign: the mean over the micro-batches is the larger one",
+    )
+    if len(windows) > 1:
+        also["sums over windows"] = (
+            [*(len(windows) * right[:2]), right[2]],
+            "signal and noise are added up over the windows: their means are asked for",
+        )
     ratios = np.mean(rows[:, 1] / rows[:, 0])
     if len(windows) > 1:
         also["mean of ratios"] = (
@@ -434,6 +467,14 @@ def noise_of_windows(windows, b):
     noise = (parts - whole) / (1 / b - 1 / B)
     signal = whole - noise / B
     return signal.mean(), noise.mean(), np.mean(noise / signal)
+
+
+# %% wrong="k for k - 1" of="11-parts" earns=0 because="not S / b"
+def noise_of_windows(windows, b):
+    whole = np.sum(windows.mean(axis=1) ** 2, axis=1)
+    noise = b * windows.var(axis=1).sum(axis=1)
+    signal = (whole - noise / (windows.shape[1] * b)).mean()
+    return signal, noise.mean(), noise.mean() / signal
 
 
 # %% wrong="b for B" of="11-parts" earns=1 because="in the window's mean are k b samples"
@@ -712,6 +753,10 @@ def with_fault(windows, name):
         if name == "clipped":
             square = min(square, 1.0)
         squares = [np.sum((g / n) ** 2) for g, n in zip(counted, sizes)]
+        if name == "no copy":
+            squares[1:] = [0.0] * (len(parts) - 1)
+        if name == "divided once":
+            squares = [one * n for one, n in zip(squares, sizes)]
         if len(parts) > 1:
             rows.append(mg.noise.from_parts(squares, sizes, square))
         elif name == "one part":
@@ -728,6 +773,9 @@ def check_mended(windows, name):
         "running sum": "what has added up so far is taken for one micro-batch: subtract what was "
         "there before",
         "one part": "a window of one micro-batch is counted, with the noise 0: leave it out",
+        "no copy": "what was there before is the same array as .grad, which goes on growing, so "
+        "that nothing is left of their difference: keep a copy",
+        "divided once": "the sum of a micro-batch is divided by b, its square by b squared",
     }
     also = {fault: (with_fault(windows, fault), said) for fault, said in sentences.items()}
     also["mean of ratios"] = (
@@ -766,6 +814,26 @@ def mended(windows):
         b, B = len(parts[0]), sum(len(x) for x in parts)
         whole = np.sum(sums.sum(axis=0) ** 2)
         noises.append((np.sum(sums**2) / len(parts) / b**2 - whole) / (1 / b - 1 / B))
+        signals.append(whole - noises[-1] / B)
+    signal, noise = np.mean(signals), np.mean(noises)
+    return np.array([signal, noise, noise / signal])
+
+
+# %% wrong="no copy" of="11-mend" earns=0 because="keep a copy"
+def mended(windows):
+    toy, signals, noises = Toy(), [], []
+    for parts in windows:
+        if len(parts) < 2:
+            continue
+        toy.zero_grad()
+        before, squares = 0, []
+        for x in parts:
+            summed(toy, x).backward()
+            squares.append(np.sum((toy.w.grad - before) ** 2) / len(x) ** 2)
+            before = toy.w.grad
+        b, B = len(parts[0]), sum(len(x) for x in parts)
+        whole = np.sum((toy.w.grad / B) ** 2)
+        noises.append((np.mean(squares) - whole) / (1 / b - 1 / B))
         signals.append(whole - noises[-1] / B)
     signal, noise = np.mean(signals), np.mean(noises)
     return np.array([signal, noise, noise / signal])

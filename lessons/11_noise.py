@@ -337,10 +337,9 @@ assert found.scale == Fraction(4, 3)
 
 squares = mg.fractions([1**2, 3**2])
 summed = mg.noise.from_parts(squares, [b, b], (1 + 3) ** 2)  # wrong: 1 + 3 is no mean
-print(f"the sum taken for the mean: signal {summed.signal:g}, noise {summed.noise:g}")
+print(f"the sum taken for the mean: signal {summed.signal}, noise {summed.noise}")
 assert summed.noise == -44
-ones = mg.fractions([1, 1])
-miscounted = mg.noise.from_parts(squares, ones, square)  # wrong: 1 and k in place of b and B
+miscounted = mg.noise.from_parts(squares, [1, 1], square)  # wrong: 1 and k in place of b and B
 print(f"counted in micro-batches: noise {miscounted.noise}, noise scale {miscounted.scale}")
 assert miscounted.scale == found.scale / b
 try:

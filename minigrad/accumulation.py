@@ -116,7 +116,7 @@ class Window:
         for term in loss.terms:
             term.total = term.total.detach()  # whoever keeps the loss keeps no tape
         if self.meter is not None:
-            self.meter.look(self.leaves, self.sums, self.samples)
+            self.meter.look(self.sums, self.samples)
 
     def _counts(self, term: Term, every: bool) -> bool:
         """False for a term that adds nothing: all targets masked, or a penalty seen before."""
@@ -170,7 +170,7 @@ class Window:
         for all numbers of the report together (and more for a norm that float32 cannot hold).
         """
         first, *others = self.sums.values() or [Sum(0, 0, None)]
-        measured = [] if self.meter is None else self.meter.numbers(self.leaves)
+        measured = [] if self.meter is None else self.meter.numbers()
         gradients = collect()
         for mine in (first, *others):
             for g in gradients if mine is first else mine.gradients.values():
@@ -274,7 +274,7 @@ def accumulate(
     """
     check_model(model)
     parts = micro_batches(count_samples(batch), micro_batch_size, accumulation_steps)
-    meter = None if noise is None else NoiseMeter(noise)
+    meter = None if noise is None else NoiseMeter(noise, model.parameters())
     window = Window(model, dict.fromkeys(model.parameters()), reduction, update, meter)
     try:
         passes = run(window, loss, batch, parts)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,9 +44,9 @@ class GradientNoise(NamedTuple):
 
     @property
     def scale(self) -> Any:
-        """The noise scale, in samples; infinite where no signal was seen. A ratio of unbiased
-        estimates is biased: smooth first (`SmoothedNoise`)."""
-        return self.noise / self.signal if self.signal > 0 else math.inf
+        """The noise scale, in samples; infinite where no signal was seen, NaN after an overflow. A
+        ratio of unbiased estimates is biased: smooth first (`SmoothedNoise`)."""
+        return math.inf if self.signal <= 0 else self.noise / self.signal
 
 
 def batch_noise(gradients: Any, size: int, replace: bool = False) -> Any:
@@ -63,30 +64,29 @@ def batch_noise(gradients: Any, size: int, replace: bool = False) -> Any:
     return spread if replace or count == 1 else spread * (count - size) / (count - 1)
 
 
-def from_parts(squares: Sequence[Any], weights: Sequence[Any], whole: Any) -> GradientNoise:
+def from_parts(squares: Sequence[Any], sizes: Sequence[int], whole: Any) -> GradientNoise:
     """From |g_j|^2 of each micro-batch of n_j samples, and |g_B|^2 of the whole window of B.
 
     All gradients are means. E of the mean of |g_j|^2 is |G|^2 + S mean(1/n_j); that of |g_B|^2 is
     |G|^2 + S/B: two equations (McCandlish et al. 2018, appendix A.1, there for equal n_j).
     """
     k = len(squares)
-    by_part, by_whole = sum(1 / n for n in weights) / k, 1 / sum(weights)
+    by_part, by_whole = sum(Fraction(1, n) for n in sizes) / k, Fraction(1, sum(sizes))
     noise = (sum(squares) / k - whole) / (by_part - by_whole)
     return GradientNoise(whole - noise * by_whole, noise)
 
 
-def from_sums(squares: Sequence[Any], weights: Sequence[Any]) -> GradientNoise:
-    """From |A_j|^2 of the running sums A_j, of j micro-batches and W_j samples, not divided.
+def from_sums(squares: Sequence[Any], samples: Sequence[int]) -> GradientNoise:
+    """From |A_j|^2 of the sums A_j of the gradients of the first N_j samples of the window.
 
-    E|A_j|^2 / W_j = |G|^2 W_j + S is a straight line: the least-squares line through the k points
+    E|A_j|^2 / N_j = |G|^2 N_j + S is a straight line: the least-squares line through the k points
     has the slope |G|^2 and meets the axis at S. Unbiased, with more spread than `from_parts`.
     """
     k = len(squares)
-    heights = [square / w for square, w in zip(squares, weights, strict=True)]
-    middle, level = sum(weights) / k, sum(heights) / k
-    pairs = list(zip(weights, heights, strict=True))
-    slope = sum((w - middle) * (h - level) for w, h in pairs)
-    slope = slope / sum((w - middle) * (w - middle) for w in weights)
+    heights = [square / n for square, n in zip(squares, samples, strict=True)]
+    middle, level = Fraction(sum(samples), k), sum(heights) / k
+    slope = sum((n - middle) * (h - level) for n, h in zip(samples, heights, strict=True))
+    slope = slope / sum((n - middle) * (n - middle) for n in samples)
     return GradientNoise(slope, level - slope * middle)
 
 
@@ -97,10 +97,10 @@ class NoiseMeter:
     size of the gradient; "sums" needs nothing but the norm of what has added up so far.
     """
 
-    def __init__(self, way: str) -> None:
+    def __init__(self, way: str, parameters: Iterable[Tensor]) -> None:
         if way not in WAYS:
             raise ValueError(f"noise is {way!r}, expected 'parts', 'sums' or None")
-        self.way = way
+        self.way, self.parameters = way, list(parameters)
         self.before: dict[Tensor, Any] = {}
         self.squares: list[Any] = []
         self.weights: list[Any] = []  # of all micro-batches so far
@@ -117,8 +117,8 @@ class NoiseMeter:
             what = "noise was asked where the samples of a batch depend on each other"
             raise ValueError(f"{what}, expected a sum over samples; use statistics='micro'")
 
-    def look(self, leaves: Iterable[Tensor], sums: dict[str, Any], samples: int) -> None:
-        """A micro-batch was added: `.grad` of each leaf holds the sum so far. No wait.
+    def look(self, sums: dict[str, Any], samples: int) -> None:
+        """A micro-batch was added: the `.grad`s hold the sum so far. No wait.
 
         sums: of the window, by unit. samples: of the window so far. Raises ValueError for several
         units, or for a penalty alone.
@@ -127,12 +127,9 @@ class NoiseMeter:
             units = ", ".join(map(repr, sums))
             what = f"noise was asked of a loss with the units {units}, expected one of data"
             raise ValueError(f"{what}; leave penalties to the optimizer's weight_decay")
-        held = [p for p in leaves if p.grad is not None]
-        if self.way == "sums":
-            square = squared_norm(p.grad for p in held)
-        else:
-            square = squared_norm(self._own(p) for p in held)
-        self.squares.append(square)
+        held = [p for p in self.parameters if p.grad is not None]
+        found = (p.grad if self.way == "sums" else self._own(p) for p in held)
+        self.squares.append(squared_norm(found))
         self.weights.append(sum(mine.weight for mine in sums.values()))
         self.samples.append(samples)
 
@@ -146,28 +143,31 @@ class NoiseMeter:
         before[...] = p.grad
         return own
 
-    def numbers(self, leaves: Iterable[Tensor]) -> list[Any]:
+    def numbers(self) -> list[Any]:
         """All that `read` needs, where it was computed."""
-        whole = squared_norm(p.grad for p in leaves if p.grad is not None)
+        whole = squared_norm(p.grad for p in self.parameters if p.grad is not None)
         return [whole, *self.squares, *self.weights]
 
     def read(self, numbers: list[Any]) -> GradientNoise | None:
         """The noise, from those numbers on the host; None for a single micro-batch, or no weight.
 
-        Raises ValueError where the parts weigh neither the same nor as much as they have samples.
+        Raises ValueError where the parts do not weigh in proportion to their samples, as with
+        masked tokens: what a single draw is there, is not known.
         """
-        whole, k = numbers[0], len(self.squares)
-        squares, totals = numbers[1 : 1 + k], numbers[1 + k :]
-        parts = _steps(totals)
-        if len(parts) < 2 or not totals[-1]:
+        k, samples, N = len(self.squares), self.samples, self.samples[-1]
+        weights, W = numbers[1 + k :], numbers[-1]
+        if k < 2 or not W:
             return None
-        if len(set(parts)) > 1 and parts != _steps(self.samples):
-            what = f"noise was asked of micro-batches that weigh {_listed(parts)}"
-            raise ValueError(f"{what}, expected equal weights, or one for each sample")
+        if any(abs(w * N - W * n) > 1e-6 * abs(w * N) for w, n in zip(weights, samples)):
+            parts = f"{_listed(_steps(weights))} for {_listed(_steps(samples))} samples"
+            what = f"noise was asked of micro-batches that weigh {parts}"
+            raise ValueError(f"{what}, expected the same weight for each sample")
+        whole, *squares = (s * N * N / (W * W) for s in numbers[: 1 + k])  # a sample weighs W/N
         if self.way == "sums":
-            return from_sums(squares, totals)
-        means = [square / (n * n) for square, n in zip(squares, parts, strict=True)]
-        return from_parts(means, parts, whole / (totals[-1] * totals[-1]))
+            return from_sums(squares, samples)
+        sizes = _steps(samples)
+        means = [s / (n * n) for s, n in zip(squares, sizes, strict=True)]
+        return from_parts(means, sizes, whole / (N * N))
 
 
 def _steps(totals: list[Any]) -> list[Any]:
@@ -175,7 +175,7 @@ def _steps(totals: list[Any]) -> list[Any]:
 
 
 def _listed(numbers: list[Any]) -> str:
-    return ", ".join(f"{n:g}" for n in map(float, numbers[:4])) + ", ..." * (len(numbers) > 4)
+    return ", ".join(f"{float(n):.4g}" for n in numbers[:4]) + ", ..." * (len(numbers) > 4)
 
 
 class SmoothedNoise:
@@ -216,12 +216,12 @@ class TradeOff(NamedTuple):
 
 
 def trade_off(batch_size: Any, noise_scale: Any) -> TradeOff:
-    """Updates and samples to the same loss: 1 + noise_scale/B times the fewest updates (of an
-    endless batch), 1 + B/noise_scale times the fewest samples (of a batch of one).
+    """Updates and samples to the same loss: 1 + noise_scale/B times the fewest updates, those of
+    an endless batch, and 1 + B/noise_scale times the fewest samples, those of the smallest batches.
 
     (updates - 1)(samples - 1) = 1, and both are 2 at the noise scale, the critical batch size
-    (McCandlish et al. 2018, eqs. 2.11 and 2.12; a model of the loss, not a theorem). The loss falls
-    by 1/updates of the most that one update can.
+    (McCandlish et al. 2018, section 2; a model of the loss, not a theorem). The loss falls by
+    1/updates of the most that one update can.
     """
     for name, value in (("batch_size", batch_size), ("noise_scale", noise_scale)):
         if not 0 < value < math.inf:

@@ -74,7 +74,7 @@ def table_of_roots() -> str:
 
 SIZES = (1, 4, 16, 64, 256, 1024, 1536)
 DRAWS = 400  # batches of each size
-BATCH, MICRO_BATCH, UPDATES = 64, 8, 480  # an epoch is 24 updates
+BATCH, MICRO_BATCH, UPDATES = 64, 8, 480
 EVERY = 60  # updates between two looks at all samples
 STOPS, WINDOWS = (0, 120, 480), 200  # where the weights stand still for so many windows
 LR, DECAY = 0.1, 0.98
@@ -158,15 +158,12 @@ def train(updates: int = UPDATES, seed: int = 0) -> Training:
     smoothing = {way: mg.SmoothedNoise(DECAY) for way in WAYS}
     smoothed: dict[str, list[Any]] = {way: [] for way in WAYS}
     computed, stops = {}, {}
-    order = np.array([], int)
     for update in range(updates + 1):
         if update % EVERY == 0:
             computed[update] = direct(each_gradient(it))
         if update in STOPS:
             stops[update] = stop(it, rng)
-        if not len(order):
-            order = rng.permutation(len(it.x))
-        rows, order = order[:BATCH], order[BATCH:]
+        rows = rng.integers(0, len(it.x), BATCH)  # with replacement, as S and |G|^2 are meant
         for way, noise in estimates(it, rows).items():
             smoothed[way].append(smoothing[way].update(noise))
         batch = it.x[rows], it.y[rows]

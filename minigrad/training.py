@@ -96,7 +96,7 @@ class Options:
 
     def meter(self) -> NoiseMeter | None:
         """What measures the noise of one window, if it was asked for."""
-        return None if self.noise is None else NoiseMeter(self.noise)
+        return None if self.noise is None else NoiseMeter(self.noise, self.parameters)
 
     def gradients(self) -> list[Any]:
         """Arrays that together hold the gradients of all parameters of the optimizers."""

@@ -351,7 +351,7 @@ def test_a_loss_of_several_units_is_refused_by_name():
 
 
 def test_parts_whose_weights_are_no_counts_of_samples_are_refused():
-    """Two sentences of 3 and 1 words: what is one draw there is not known."""
+    """Two sentences, of which one word is masked: what is one draw there, is not known."""
     rng = np.random.default_rng(0)
     model = mg.MLP(3, 4, 2, dtype=np.float64, rng=rng)
     x, labels = rng.standard_normal((4, 3)), np.array([0, 1, 0, 1])
@@ -361,7 +361,9 @@ def test_parts_whose_weights_are_no_counts_of_samples_are_refused():
         return mg.cross_entropy(outputs, targets, ignore_index=-100)
 
     assert mg.accumulate(model, loss, (x, labels), 2, noise="parts").noise is not None
-    with pytest.raises(ValueError, match="weigh 2, 1, expected equal weights, or one for each"):
+    with pytest.raises(
+        ValueError, match="weigh 2, 1 for 2, 2 samples, expected the same weight for"
+    ):
         mg.accumulate(model, loss, (x, masked), 2, noise="parts")
     optimizer = mg.SGD(model.parameters(), lr=0.1)
     before = [p.data.copy() for p in model.parameters()]
@@ -385,10 +387,54 @@ def test_a_window_of_no_weight_has_no_noise():
 
 
 def test_the_meter_names_the_many_weights_that_differ_by_the_first_four():
-    meter = NoiseMeter("sums")
+    meter = NoiseMeter("sums", [])
     meter.squares, meter.weights, meter.samples = [0] * 5, [2, 3, 5, 6, 8], [1, 2, 3, 4, 5]
-    with pytest.raises(ValueError, match=r"weigh 2, 1, 2, 1, \.\.\., expected"):
+    with pytest.raises(
+        ValueError, match=r"weigh 2, 1, 2, 1, \.\.\. for 1, 1, 1, 1, \.\.\. samples"
+    ):
         meter.read([0, 0, 0, 0, 0, 0, 2, 3, 5, 6, 8])
+
+
+@pytest.mark.parametrize("way", ["parts", "sums"])
+@pytest.mark.parametrize("weight", [2.0, 0.1])
+def test_what_each_sample_weighs_does_not_count(way, weight):
+    """The gradient is a mean over the weight, so its noise is the same; uneven parts too."""
+    x = np.random.default_rng(0).standard_normal((11, 3))
+
+    def weighted(outputs):
+        return mg.per_sample(outputs.sum(axis=1), sample_weights=np.full(len(outputs), weight))
+
+    found = mg.accumulate(Line(3, np.float64), weighted, (x,), 3, noise=way).noise
+    assert found == pytest.approx(noise(x, 3, way), rel=1e-9)
+
+
+def test_the_noise_is_that_of_the_parameters_that_are_trained():
+    x, labels = np.random.default_rng(0).standard_normal((8, 3)), np.arange(8) % 2
+    squares = {}
+    for way in ("parts", "sums"):
+        model = mg.MLP(3, 4, 2, dtype=np.float64, rng=np.random.default_rng(0))
+        last = model.layers[-1].parameters()
+        report = mg.train_step(
+            model, mg.cross_entropy, mg.SGD(last, 0.1), (x, labels), 2, noise=way
+        )
+        if way == "parts":  # |g_B|^2 = signal + noise/B is what it solved for
+            assert report.noise.signal + report.noise.noise / 8 == pytest.approx(
+                report.grad_norm**2, rel=1e-12
+            )
+        squares[way] = report.noise
+    model = mg.MLP(3, 4, 2, dtype=np.float64, rng=np.random.default_rng(0))
+    for p in model.layers[0].parameters():
+        p.requires_grad = False
+    frozen = mg.accumulate(model, mg.cross_entropy, (x, labels), 2, noise="sums").noise
+    assert squares["sums"] == pytest.approx(frozen, rel=1e-12)
+
+
+def test_a_square_that_overflows_is_no_number():
+    x = np.full((4, 2), 3e19, np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = noise(x, 1, "parts")
+    assert math.isnan(found.scale)
+    assert mg.SmoothedNoise().update(found) is None
 
 
 # ----------------------------------------------------------------------------- smoothing

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from minigrad import cli
-from tests.lines import PACKAGE, READING_ORDER, lines_of_code
+from tests.lines import PACKAGE, READING_ORDER, counted, lines_of_code
 
 ROOT = PACKAGE.parent
 README, CONTRIBUTING = (
@@ -55,6 +55,14 @@ def test_the_map_has_every_file_in_reading_order_with_its_lines_of_code():
     for name, target, lines in rows:
         assert target == name
         assert int(lines) == lines_of_code(PACKAGE / name), name
+
+
+def test_the_command_that_counts_puts_the_map_right():
+    stale = re.sub(
+        r"^(\| \[`.+`\]\(minigrad/.+ \| )\d+ \|$", r"\g<1>0 |", README, flags=re.MULTILINE
+    )
+    assert stale.count("| 0 |\n") == len(READING_ORDER)
+    assert counted(stale) == README
 
 
 def test_every_file_of_the_package_is_on_the_map():

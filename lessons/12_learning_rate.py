@@ -521,8 +521,10 @@ assert best[1024] / best[64] < math.sqrt(1024 / 64)
 # The square root is the law of *noise*. Where the signal rules, the sign has its full length at any
 # batch, and the rate would have to grow as $k$. Real training has some of both, and a limit above:
 # on our digits the best of four rates, a factor of 2 apart, grew less than either law says. Marek
-# et al. (2025) found a factor of 3 where the batch grew a thousandfold. A rule says where to begin
-# the search, and what must move together. It does not replace the search.
+# et al. (2025) found a factor of 3 where the batch grew a thousandfold. Shallue et al. (2019) tuned
+# SGD with and without momentum at each batch, for many nets: the best rate followed neither law
+# reliably. A rule says where to begin the search, and what must move together. It does not replace
+# the search.
 #
 # ## Grow the batch in place of decaying the rate
 #
@@ -932,6 +934,8 @@ print(f"micro-batches of {rates.MICRO} in a batch of 1024: {1024 // rates.MICRO}
 #   the batch size. *ICLR*.
 # - S. McCandlish, J. Kaplan, D. Amodei et al. (2018). An empirical model of large-batch training.
 #   arXiv 1812.06162.
+# - C. J. Shallue et al. (2019). Measuring the effects of data parallelism on neural network
+#   training. *JMLR* 20. On the best rate at each batch.
 # - Y. You et al. (2020). Large batch optimization for deep learning: training BERT in 76 minutes.
 #   *ICLR*. On LAMB.
 # - Z. Nado, J. M. Gilmer, C. J. Shallue, R. Anil, G. E. Dahl (2021). A large batch optimizer

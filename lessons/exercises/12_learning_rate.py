@@ -216,10 +216,15 @@ def look_at_rates(rate, b, k, samples, epochs, warm_epochs, reduction):
         count = len(found)
     except TypeError:
         check(np.zeros(updates), found, "the list of rates")
-    check(updates, count, "how many rates", also={"micro-batches": (k * updates, per_micro)})
+    also = {
+        "micro-batches": (k * updates, per_micro),
+        "one epoch": (updates // epochs, "there are the rates of one epoch; the run has more"),
+    }
+    check(updates, count, "how many rates", also=also)
     options = rate, b, k * b, samples, epochs
     warm = warm_epochs * samples // (k * b)
     right = by_minigrad(*options, warm, reduction)
+    grown = np.minimum(1, np.arange(1, updates + 1) / warm)
     also = {
         "warm-up in micro-batches": (
             by_minigrad(*options, k * warm, reduction),
@@ -229,7 +234,19 @@ def look_at_rates(rate, b, k, samples, epochs, warm_epochs, reduction):
             np.append(0, right[:-1]),
             "all rates come one update too late: the first update has 1/W of the full rate, not 0",
         ),
-        "no warm-up": (np.full(updates, right[-1]), "there is no warm-up"),
+        "one too few": (
+            np.minimum(1, np.arange(updates) / (warm - 1)) * right[-1],
+            "the warm-up grows from 0 in W - 1 steps; the first update has 1/W of the full rate",
+        ),
+        "from the small rate": (
+            rate + grown * (right[-1] - rate),
+            "the warm-up begins at the rate of the small batch, as Goyal's does; here the "
+            "first update has 1/W of the full rate",
+        ),
+        "no warm-up": (
+            np.full(updates, right[-1]),
+            "there is no warm-up; or does yours count epochs, and not updates?",
+        ),
     }
     if reduction == "mean":
         also["not scaled"] = right / k, "the rate is that of the small batch: it was not scaled"
@@ -267,6 +284,8 @@ grade(
         "warm-up in micro-batches": 1,
         "square root": 1,
         "starts at 0": 2,
+        "one too few": 2,
+        "from the small rate": 2,
         "scaled twice": 2,
         "divided": 2,
     },
@@ -288,6 +307,15 @@ def rates_of(rate, b, k, samples, epochs, warm_epochs, reduction):
     return [rate * k * min(1, (i + 1) / warm) for i in range(epochs * an_epoch)]
 
 
+# %% wrong="from the small rate" of="12-rates" earns=2 because="as Goyal's does"
+def rates_of(rate, b, k, samples, epochs, warm_epochs, reduction):
+    an_epoch = samples // (k * b)
+    warm = warm_epochs * an_epoch
+    full = rate * k if reduction == "mean" else rate
+    grown = [min(1, (i + 1) / warm) for i in range(epochs * an_epoch)]
+    return [rate + (full - rate) * share for share in grown]
+
+
 # %% wrong="square root" of="12-rates" earns=1 because="Adam's rule"
 def rates_of(rate, b, k, samples, epochs, warm_epochs, reduction):
     an_epoch = samples // (k * b)
@@ -303,9 +331,9 @@ def rates_of(rate, b, k, samples, epochs, warm_epochs, reduction):
 # `counts` how many samples each has. Write the update of one parameter, without momentum:
 #
 # - $g$ is the mean gradient of the window;
-# - the ratio is $\tau\, |w| / (|g| + \beta |w|)$, with $\tau$ = `trust` and $\beta$ =
+# - the ratio is $\tau\, |w| / (|g| + \lambda |w|)$, with $\tau$ = `trust` and $\lambda$ =
 #   `weight_decay`; it is 1 if $w$ or $g$ is all 0;
-# - $w$ moves by `lr` times the ratio times $g + \beta w$, downwards;
+# - $w$ moves by `lr` times the ratio times $g + \lambda w$, downwards;
 # - a parameter with fewer than two axes, such as a bias, moves by `lr` times $g$, without ratio and
 #   decay.
 #
@@ -350,6 +378,10 @@ def norm(a):
     return np.sqrt(np.sum(np.square(a)))
 
 
+def by_ratio(w, g, trust, decay):
+    return trust * norm(w) / (norm(g) + decay * norm(w))
+
+
 def look_at_lars(w, parts, counts, name="the parameter", **options):
     """Compare lars_step() with minigrad."""
     given = np.array(w, float), [np.array(part, float) for part in parts], list(counts)
@@ -368,6 +400,10 @@ def look_at_lars(w, parts, counts, name="the parameter", **options):
             by_lars(w, sum(means) / len(means), **options),
             "g is a mean of means; add up the sums, and divide once, by all samples",
         ),
+        "divided by the parts": (
+            by_lars(w, sum(parts) / len(parts), **options),
+            "the sum was divided by the number of micro-batches; a mean is over samples",
+        ),
         "not divided": (
             by_lars(w, sum(parts), **options),
             "g is the sum over the samples; it is to be their mean",
@@ -382,7 +418,24 @@ def look_at_lars(w, parts, counts, name="the parameter", **options):
             by_lars(w, g, **{**options, "weight_decay": 0.0}),
             "the weight did not decay",
         )
+        also["decay outside"] = (
+            by_lars(w, g, **options) + lr * (by_ratio(w, g, trust, decay) - 1) * decay * w,
+            "the decay stands outside the ratio; in LARS the ratio multiplies both",
+        )
+        also["decay above only"] = (
+            w - lr * by_ratio(w, g, trust, 0.0) * moving,
+            "the decay is missing below the line: there stands |g| + decay |w|",
+        )
+        also["no trust"] = by_lars(w, g, **{**options, "trust": 1.0}), "the factor trust is missing"
+        also["no rate"] = by_lars(w, g, **{**options, "lr": 1.0}), "the factor lr is missing"
+        also["upwards"] = 2 * w - right, "the weight moves upwards"
+    elif w.ndim == 2 and not w.any():
+        also["stands still"] = w, "it does not move: where w is all 0, the ratio is 1"
     elif w.ndim == 1:
+        also["bias decays"] = (
+            w - lr * moving,
+            "a bias decayed; with fewer than two axes it gets neither ratio nor decay",
+        )
         also["bias"] = (
             by_lars(w[None], g[None], **options)[0],
             "a bias got a ratio, or a decay; with fewer than two axes it gets neither",
@@ -395,15 +448,17 @@ def look_at_lars(w, parts, counts, name="the parameter", **options):
 def untouched():
     """Is w the same afterwards?"""
     given = np.array(w)
-    lars_step(given, [np.array(part) for part in parts], counts, **usual)
-    check(np.array(w), given, "w, which may not be changed")
+    after = lars_step(given, [np.array(part) for part in parts], counts, **usual)
+    also = {"in place": (after, "w itself was changed (by -= ?); return a new array")}
+    check(np.array(w), given, "w, which may not be changed", also=also)
 
 
 usual = {"lr": 0.5, "trust": 0.25, "weight_decay": 0.5}
-forbid(lars_step, "LARS", "LARC", "by_lars", "look_at_lars")
+forbid(lars_step, "LARS", "LARC", "by_lars", "by_ratio", "look_at_lars")
 look_at_lars(w, parts, counts, **usual)
 look_at_lars(w[0], np.array(parts)[:, 0], counts, "a bias", **usual)
 look_at_lars(np.zeros((2, 2)), parts, counts, "a parameter that is all 0", **usual)
+untouched()
 
 # %% test="12-lars" points=2
 ### BEGIN HIDDEN TESTS
@@ -412,7 +467,7 @@ big, more = rng.standard_normal((4, 3)), rng.standard_normal((3, 4, 3))
 other = {"lr": 2.0, "trust": 0.001, "weight_decay": 0.125}
 grade(
     2,
-    lambda: forbid(lars_step, "LARS", "LARC", "by_lars", "look_at_lars"),
+    lambda: forbid(lars_step, "LARS", "LARC", "by_lars", "by_ratio", "look_at_lars"),
     lambda: look_at_lars(w, parts, counts, **usual),
     lambda: look_at_lars(w, parts, counts, **{**usual, "weight_decay": 0.0}),
     lambda: look_at_lars(big, more, [1, 5, 2], "another", **other),
@@ -420,7 +475,15 @@ grade(
     lambda: look_at_lars(0 * big, more, [1, 5, 2], "a parameter that is all 0", **other),
     lambda: look_at_lars(big, 0 * more, [1, 5, 2], "a gradient that is all 0", **usual),
     untouched,
-    partial={"norm of the sum": 1, "bias": 1, "not finite": 1},
+    partial={
+        "norm of the sum": 1,
+        "decay above only": 1,
+        "bias": 1,
+        "bias decays": 1,
+        "stands still": 1,
+        "in place": 1,
+        "not finite": 1,
+    },
 )
 ### END HIDDEN TESTS
 
@@ -445,6 +508,28 @@ def lars_step(w, parts, counts, *, lr, trust, weight_decay):
     g = g + weight_decay * w
     ratio = trust * norm(w) / norm(g) if norm(w) > 0 and norm(g) > 0 else 1.0
     return w - lr * ratio * g
+
+
+# %% wrong="decay outside the ratio" of="12-lars" earns=0 because="the ratio multiplies both"
+def lars_step(w, parts, counts, *, lr, trust, weight_decay):
+    g = sum(parts) / sum(counts)
+    if w.ndim < 2:
+        return w - lr * g
+    ratio = 1.0
+    if norm(w) > 0 and norm(g) > 0:
+        ratio = trust * norm(w) / (norm(g) + weight_decay * norm(w))
+    return w - lr * ratio * g - lr * weight_decay * w
+
+
+# %% wrong="in place" of="12-lars" earns=1 because="return a new array"
+def lars_step(w, parts, counts, *, lr, trust, weight_decay):
+    g, ratio = sum(parts) / sum(counts), 1.0
+    if w.ndim < 2:
+        weight_decay = 0.0
+    elif norm(w) > 0 and norm(g) > 0:
+        ratio = trust * norm(w) / (norm(g) + weight_decay * norm(w))
+    w -= lr * ratio * (g + weight_decay * w)
+    return w
 
 
 # %% wrong="a bias like all others" of="12-lars" earns=1 because="it gets neither"
@@ -653,7 +738,21 @@ def look_at_loop(x, w):
             "the warm-up is over as many updates as with the small batch: k times too long",
         ),
     }
-    check(of_minigrad(x, w), mended(np.array(x, float), w), "the weights", also=also)
+    right, g = of_minigrad(x, w), np.reshape(x, (-1, 2 * k4)).mean(axis=1)
+    rates = k4 * rate4 * np.minimum(1, np.arange(1, len(g) + 1) / warm4)
+    also["not emptied"] = (
+        w - np.cumsum(rates * np.cumsum(g)),
+        "the gradient is not emptied after an update: the next window is added to it",
+    )
+    also["starts at 0"] = (
+        w - np.cumsum(np.append(0, rates[:-1])[: len(g)] * g),
+        "all rates come one update too late: the first update has 1/W of the full rate, not 0",
+    )
+    also["one array"] = (
+        np.full(len(g), right[-1]),
+        "each is the last weight: the same array, which goes on changing; append its .item()",
+    )
+    check(right, mended(np.array(x, float), w), "the weights", also=also)
 
 
 forbid(mended, "train_step", "Accumulator", "of_minigrad")
@@ -668,7 +767,7 @@ grade(
     lambda: look_at_loop(x4, begin),
     lambda: look_at_loop(others, -3.0),
     lambda: look_at_loop(others[: 2 * k4 * 5], 0.5),
-    partial={"no warm-up": 1},
+    partial={"no warm-up": 1, "starts at 0": 1},
 )
 ### END HIDDEN TESTS
 
@@ -693,10 +792,10 @@ def mended(x, w):
 # %% [markdown]
 # ## 5. In your words (2 points, read by a person)
 #
-# A colleague trains a language model on one card, with AdamW and LayerNorm. {{b}} sequences fit,
-# and twice as many would not be faster. The settings are from a paper that used {{k}} x {{b}}
-# sequences on {{k}} cards. "I accumulate {{k}} micro-batches: small batches are unstable. And I
-# tune the rate, to match the paper's large batch."
+# A colleague trains a language model on one card, with LayerNorm and AdamW (Adam, with a weight
+# decay apart from its averages). {{b}} texts fit, and keep the card busy. The settings are from a
+# paper that used {{k}} x {{b}} texts on {{k}} cards. "I accumulate {{k}} micro-batches: small
+# batches are unstable. And I tune the rate, to match the paper's large batch."
 #
 # Is accumulation a waste here? What is right and wrong in the colleague's two reasons, what would
 # you do instead, with which settings, and for whom would it not be a waste?
@@ -718,5 +817,5 @@ def mended(x, w):
 # each sample alone. Instead I would update after each micro-batch, begin the search at a rate
 # smaller by the root of k, and take the k-th root of the second beta, so that its half-life in
 # samples stays. It is no waste for who must repeat the paper's run, nor on the paper's cards, where
-# each update waits for the network, nor with a contrastive loss that wants its negatives in one
-# batch.
+# each update waits until all have added up their gradients, nor, in the exact way of lesson 08,
+# with a contrastive loss that wants its negatives in one batch.

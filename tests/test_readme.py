@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import minigrad as mg
 from minigrad import cli
 from tests.lines import PACKAGE, READING_ORDER, counted, lines_of_code
 
@@ -164,3 +165,7 @@ def test_the_commands_for_setting_up_name_extras_and_groups_that_exist():
         assert set(named) <= extras
     assert {*re.findall(r"--group (\w+)", CONTRIBUTING)} <= project["dependency-groups"].keys()
     assert Path(ROOT / "LICENSE").read_text(encoding="utf-8").startswith("BSD 3-Clause License")
+
+
+def test_who_cites_it_cites_this_version():
+    assert f"version = {{{mg.__version__}}}" in README

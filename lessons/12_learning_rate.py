@@ -385,7 +385,7 @@ plotting.show(
 #
 # ## Warm-up, counted in updates; and a rule used twice
 #
-# At the start of training the gradient changes fast, and the series above asks for the contrary.
+# At the start of training the gradient changes fast, and linear scaling asks for the contrary.
 # **Warm-up** grows the rate over the first updates. Goyal et al. (2017) needed it for their large
 # batches: from the small batch's rate to $k$ times that, over 5 epochs. (`mg.warmup` over $W$
 # updates begins at a $W$-th of the full rate.) On our small net it does not help: without it the

@@ -339,14 +339,18 @@ def rule_ends(results: Results) -> str:
     last = of(results["linear"], holds)["rate"]
     h = np.mean(results["sharpness"])
     room = results["best"][0]["rate"] / RATE
+    beyond = " and ".join(str(one["batch"]) for one in results["best"] if one["rate"] > 2 / h)
+    wall = (
+        f" It is an estimate, no wall: tuned alone, {beyond} do best beyond it." if beyond else ""
+    )
     return (
         f"In proportion the rate may grow up to a batch of {holds}, after a warm-up over the first "
         f"epoch, and to {cold} without: there the loss at the end is within two standard "
-        f"deviations of that of {BATCHES[0]}, beyond it is not. It is the rate that has a limit, "
-        f"not the batch. The curvature of the loss, where the runs of {BATCHES[0]} end, is "
-        f"{spread(results['sharpness'], 1)}, on which SGD grows from a rate of 2 / {h:.1f} = "
-        f"{2 / h:.2f} on; the last that holds is {last:g}. There was room for the rule because "
-        f"{RATE:g} is {room:g} times below the best rate of {BATCHES[0]}."
+        f"deviations of that of {BATCHES[0]}, beyond it is not. The curvature of the loss, where "
+        f"the runs of {BATCHES[0]} end, is {spread(results['sharpness'], 1)}, on which SGD grows "
+        f"from a rate of 2 / {h:.1f} = {2 / h:.2f} on; the last that holds is {last:g}.{wall} "
+        f"There was room for the rule because {RATE:g} is {room:g} times below the "
+        f"best rate of {BATCHES[0]}."
     )
 
 
@@ -366,7 +370,7 @@ def two_axes(results: Results) -> str:
 
 def waste(results: Results) -> str:
     """When accumulation is a waste, and when it pays; differences are taken seed by seed."""
-    own, many = of(results["best"], MICRO), of(results["best"], 4 * MICRO)
+    own, many = of(results["best"], MICRO), of(results["best"], 4 * MICRO)  # tuned for TARGET
     n, N = (float(np.mean(cost(one, 0))) for one in (own, many))
     updates, fewer = n / own["batch"], N / many["batch"]
     worse, error = paired(own["end"], many["end"])
@@ -375,8 +379,8 @@ def waste(results: Results) -> str:
     return (
         f"Accumulation is a waste where an update costs nothing: at its best rate an update after "
         f"each micro-batch of {MICRO} reaches a loss of {TARGET} with {n:,.0f} samples, an update "
-        f"after four of them with {N:,.0f}, and with all samples it ends higher by {worse:.3f} "
-        f"± {error:.3f} (two standard errors). It pays where updates are dear: there are "
+        f"after four of them with {N:,.0f}, and at these rates it ends higher, with all samples, "
+        f"by {worse:.3f} ± {error:.3f} (two standard errors). It pays where updates are dear: there are "
         f"{fewer:.0f} instead of {updates:.0f}, so that it is even where one costs as much as "
         f"{(N - n) / (updates - fewer):.0f} samples. At {dear:,} it saves {saved:,.0f} ± "
         f"{uncertain:,.0f} of {np.mean(cost(own, dear)):,.0f}."

@@ -77,6 +77,23 @@ def test_an_update_leaves_nothing_behind():
     assert memory.live < 16384  # a few Python objects; one activation has 131,072 bytes
 
 
+def test_whoever_keeps_a_loss_keeps_no_tape_not_even_of_targets_that_do_not_count():
+    """A micro-batch whose targets are all masked is not differentiated, so nothing frees its tape
+    but the window."""
+    model, kept = mg.MLP(5, 8, 3, rng=np.random.default_rng(0)), []
+    x, labels = (
+        np.random.default_rng(0).standard_normal((8, 5)),
+        np.array([0, 1, 2, 0] + [-100] * 4),
+    )
+
+    def loss(outputs, targets):
+        kept.append(mg.cross_entropy(outputs, targets, ignore_index=-100))
+        return kept[-1]
+
+    mg.accumulate(model, loss, (x.astype(np.float32), labels), 4)
+    assert [term.total.node for one in kept for term in one.terms] == [None, None]
+
+
 def test_w5a_needs_little_more_than_the_minimum():
     """Parameters, gradients, m and v; saved activations; one gradient in flight; one scratch."""
     workload = WORKLOADS["W5a"]

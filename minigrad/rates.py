@@ -382,9 +382,8 @@ def waste(results: Results) -> str:
         f"after four of them with {N:,.0f}, and at these rates it ends higher, with all samples, "
         f"by {worse:.3f} ± {error:.3f} (two standard errors). It pays where updates are dear: "
         f"there are {fewer:.0f} instead of {updates:.0f}, so that it is even where one costs as "
-        f"much as "
-        f"{(N - n) / (updates - fewer):.0f} samples. At {dear:,} it saves {saved:,.0f} ± "
-        f"{uncertain:,.0f} of {np.mean(cost(own, dear)):,.0f}."
+        f"much as {(N - n) / (updates - fewer):.0f} samples. At {dear:,} it saves {saved:,.0f} "
+        f"± {uncertain:,.0f} of {np.mean(cost(own, dear)):,.0f}."
     )
 
 

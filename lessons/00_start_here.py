@@ -426,8 +426,8 @@ for statistics in ("micro", "batch"):
 # | [06 once per update](06_once_per_update.ipynb) | do once what must happen once a window |
 # | [07 BatchNorm diverges](07_batchnorm_diverges.ipynb) | say why its parts are no batch |
 # | [08 exact BatchNorm](08_exact_batchnorm.ipynb) | make them one, and say the price |
-# | [11 noise](11_noise.ipynb) | tell from one window how large a batch is worth it |
-# | [12 learning rate](12_learning_rate.ipynb) | choose the rate, and when not to accumulate |
+# | [11 noise](11_noise.ipynb) | estimate from windows how large a batch is worth it |
+# | [12 learning rate](12_learning_rate.ipynb) | choose the rate, and say when not to accumulate |
 #
 # In each of them: read a cell, **predict** what it prints, run it, and only then read on.
 # **Change** what the text suggests, and more; a cell that asserts something will tell you when it

@@ -464,10 +464,10 @@ plotting.show(
 )
 
 # %% [markdown]
-# Steps that are too long cost a factor; steps that are too short cost the rate, so that their
-# factor grows without end. The formula also foretells the halls: there the slope at the root is
-# $\frac18$, the variance of a look $\frac14$. So $c = 8$ was the best choice, made by somebody who
-# knew.
+# Steps that are too long cost a factor; steps that are too short cost the *rate* at which the error
+# falls, so that their factor grows without end. The formula also foretells the halls: there the
+# slope at the root is $\frac18$, the variance of a look $\frac14$. So $c = 8$ was the best choice,
+# made by somebody who knew.
 #
 # ## Without knowing the slope
 #
@@ -532,9 +532,9 @@ for c in (2, 8, 32):
 # and the root of $M$, at level 0, solves the *normal equations* $X^\top X\, w = X^\top t$: it is
 # the *least squares fit*, the weights with the smallest mean loss. The rule of 1951 becomes
 # $w \leftarrow w - a_n\, (w \cdot x_i - t_i)\, x_i$, which is **stochastic gradient descent**
-# (SGD), one sample a look; a step is then called a *learning rate*. (In 1951 $x$ was one number.
-# For several, "below the level on the left of the root, above on the right" becomes
-# $M(w) \cdot (w - \text{root}) > 0$: on average a move goes towards the root.)
+# (SGD), one sample a look; a step is then called a *learning rate* (the rate above was that of the
+# error). In 1951 $x$ was one number. For several, "below the level on the left of the root, above
+# on the right" becomes $M(w) \cdot (w - \text{root}) > 0$: on average a move goes towards the root.
 #
 # So SGD *is* Robbins-Monro. Is Robbins-Monro SGD? **Before you run the next cell:** let
 # $M(x, y) = (x + 2y,\; y - 2x)$, with the root $(0, 0)$. Walk round a square, from $(0, 0)$ by
@@ -782,8 +782,9 @@ print(f"of {len(documented)} sources {len(in_laboratories)} record use in a labo
 #
 # To find a root by noisy looks, move after each, by steps that add up to infinity and whose squares
 # do not. With $1/(\text{slope} \cdot n)$ the walk is a mean. Steps that are too long cost a factor,
-# too short ones the rate; the average of the points needs no slope. SGD is the case of a gradient.
-# The mean of $k$ looks has a $k$-th of the variance, for $k$ times fewer moves.
+# too short ones the rate at which the error falls; the average of the points needs no slope. SGD is
+# the case of a gradient. The mean of $k$ looks has a $k$-th of the variance, for $k$ times fewer
+# moves.
 #
 # ## References
 #

@@ -18,11 +18,11 @@
 # ## An operation, and its way back
 #
 # Calculus knows how the result of an operation changes with its operands. For the product $p = xy$
-# it is $dp = y\,dx + x\,dy$. Now let a longer computation end in one number, its **root**. Call the
-# derivative of the root by a value the *gradient* of that value. If $p$ has the gradient $g$, then
-# by the formula the product gives $g y$ to $x$ and $g x$ to $y$. The function that takes $g$ to
-# $(g y, g x)$ is the **pullback** of the product. Every operation has one; that of a sum $x + y$
-# takes $g$ to $(g, g)$.
+# it is $dp = y\,dx + x\,dy$. Now let a longer computation end in one number, its **root** (that of
+# the graph below; lesson 01 had the root of an equation). Call the derivative of the root by a
+# value the *gradient* of that value. If $p$ has the gradient $g$, then by the formula the product
+# gives $g y$ to $x$ and $g x$ to $y$. The function that takes $g$ to $(g y, g x)$ is the
+# **pullback** of the product. Every operation has one; that of a sum $x + y$ takes $g$ to $(g, g)$.
 #
 # An engine for gradients writes down each operation when it is computed: its operands, called
 # **parents**, and its pullback. One such note is a `Node`; all of them are the **tape**. Drawn with
@@ -269,8 +269,8 @@ plotting.show(
 # ## One sum
 #
 # Now something to learn from. A **sample** is a pair $(x_i, t_i)$; a weight $w$ shall make $w x_i$
-# close to $t_i$. The loss of the **batch** of $N$ samples is $\sum_i (w x_i - t_i)^2$. There are
-# three ways to get its gradient by $w$:
+# close to $t_i$. The loss of the **batch** of $N$ samples is $\sum_i (w x_i - t_i)^2$, here the
+# sum, which lesson 03 divides. There are three ways to get its gradient by $w$:
 #
 # - *paths*: one graph for the whole batch, and the theorem;
 # - *samples*: a graph and a `backward` for each sample, and all of them into the same `w.grad`;

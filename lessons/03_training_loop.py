@@ -236,15 +236,16 @@ print(f"softmax twice: the loss of a perfect answer is {twice:.4g}, not 0")
 # ## 4 · The step: SGD, momentum, Adam
 #
 # An *optimizer* turns the gradient g into a change of the *parameters* p, all weights and biases.
-# One such change is an *update*. lr is the *learning rate*.
+# One such change is an *update*. lr is the *learning rate*, the *rate* for short. (In section 3 p
+# was a probability.)
 #
 # - **SGD**, stochastic gradient descent: $p \leftarrow p - \mathrm{lr}\, g$.
 # - **Momentum** $\mu$: $v \leftarrow \mu v + g$, then $p \leftarrow p - \mathrm{lr}\, v$. The
 #   velocity v is the sum of all gradients so far, those of t updates ago times $\mu^t$: what points
 #   the same way each time builds up, what changes its sign cancels.
-# - **Adam**: m and v are averages of the gradient and of its square, with $\beta_1$ and $\beta_2$
-#   a little below 1 and a tiny $\epsilon$. Both begin at 0; after t updates the weights in an
-#   average sum to $1 - \beta^t$, by which it is divided.
+# - **Adam**: m and v (no velocity here) are averages of the gradient and of its square, with
+#   $\beta_1$ and $\beta_2$ a little below 1 and a tiny $\epsilon$. Both begin at 0; after t updates
+#   the weights in an average sum to $1 - \beta^t$, by which it is divided.
 #
 # $$m \leftarrow \beta_1 m + (1-\beta_1) g, \quad v \leftarrow \beta_2 v + (1-\beta_2) g^2, \quad
 # p \leftarrow p - \mathrm{lr}\, \frac{m / (1-\beta_1^t)}{\sqrt{v / (1-\beta_2^t)} + \epsilon} .$$

@@ -102,7 +102,8 @@ assert numbers_held(N) == k * numbers_held(b)
 # The loss of a batch of $N$ samples, with parameters $\theta$, is
 # $L(\theta) = \frac{1}{W}\sum_{i=1}^{N} w_i\, \ell_i(\theta)$. Five conditions:
 #
-# 1. **sum**: it is this, a sum of one term a sample, over a weight $W$ (often $w_i = 1$, $W = N$);
+# 1. **sum**: it is this, a sum of one term a sample, over a weight $W$ (often $w_i = 1$, $W = N$;
+#    no weight of the model, and not the matrix $W$ of lesson 03);
 # 2. **weight**: $w_i$ and $W$ come from the data, never from the parameters;
 # 3. **alone**: $\ell_i$ looks at sample $i$ only: nothing couples the samples;
 # 4. **draws**: what is random in $\ell_i$ is drawn the same, however the batch is cut;
@@ -290,7 +291,8 @@ plotting.show(figure, "04-every-cut", caption)
 # The last grade needs an example. BatchNorm subtracts from each value the mean over its
 # *micro-batch*, and divides by the spread there: sample $i$ then looks at its neighbours, against
 # condition 3. In a loop like the one above it is of this grade. (minigrad's own steps pass over the
-# batch several times for it; that is a subject of its own.)
+# batch several times for it: lessons [07](07_batchnorm_diverges.ipynb) and
+# [08](08_exact_batchnorm.ipynb).)
 
 # %%
 for dtype in (np.float32, np.float64):
@@ -459,8 +461,8 @@ plotting.show(figure, "04-small-steps", caption)
 # %% [markdown]
 # So the large batch is another algorithm than $k$ small steps. They go about as far at $1/k$ of its
 # rate, as the first table says, but only where $k\, \mathrm{lr}\, h$ is small. Accumulation
-# computes the large batch; whether the large batch is a good idea is another question. (Change `k`
-# to 32: which of the three lines does not move?)
+# computes the large batch; whether the large batch is a good idea is another question, that of
+# lesson [12](12_learning_rate.ipynb). (Change `k` to 32: which of the three lines does not move?)
 #
 # ## Four claims, settled
 #

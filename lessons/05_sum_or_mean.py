@@ -139,9 +139,10 @@ assert mean_of_means != right
 #
 # The data set is 186 sentences of Python's language reference. A small model reads the last four
 # characters (each looked up in a table, an *embedding*) and gives logits for the next one; a
-# *token* is one thing to predict, here a character. A batch is a rectangle, so that short sentences
-# are filled up: *padding*. The label of padding is `PAD`, and `mg.cross_entropy` ignores it
-# (`ignore_index`): it is added to neither the sum nor the count. Such labels are *masked*.
+# *token* is one thing to predict, here a character. What a loss counts is its *unit*: the sample so
+# far, the token from here on. A batch is a rectangle, so that short sentences are filled up:
+# *padding*. The label of padding is `PAD`, and `mg.cross_entropy` ignores it (`ignore_index`): it
+# is added to neither the sum nor the count. Such labels are *masked*.
 #
 # The next cell prepares the text and trains the model a little. **Before you run it:** sentences
 # have from 20 to 237 characters. How much of the rectangle is padding, and by how much would
@@ -792,7 +793,7 @@ assert loss.sum().item() == len(x) * loss.mean().item()
 # - "The micro-batches hold $b$ sentences each, so they are equal." The unit is the token: counts
 #   of tokens are uneven where counts of sentences are not.
 # - Dividing by the size of the rectangle. Padding counts for nothing; divide by the tokens.
-# - Dividing in the loop *and* in the trainer. One object owns the division.
+# - Dividing in the loop *and* in the library that it calls. One object owns the division.
 # - "The sum needs no scaling." Then it is a sum batch, and the learning rate must be divided by
 #   $N$.
 # - Guarding a count with `max(count, 1)` inside a mean of means. It removes the NaN and leaves the

@@ -23,15 +23,16 @@
 # minigrad found the gradient of *one batch* all the same, from micro-batches, with BatchNorm as it
 # is. How?
 #
-# The smallest case has one channel. Sample $i$ gives $h_i = x_i W$; the layer subtracts the mean
-# $\mu$ and multiplies by $r = 1/\sqrt{v + \varepsilon}$, where $v$ is the variance; its weight
-# $\gamma$ follows, and the loss is a squared error:
+# The smallest case has one channel. Sample $i$ gives $h_i = x_i W$, where $W$ is a matrix again, as
+# in lesson 03; the layer subtracts the mean $\mu$ and multiplies by $r = 1/\sqrt{v + \varepsilon}$,
+# where $v$ is the variance; its weight $\gamma$ follows, and the loss is a squared error:
 #
 # $$y_i = (h_i - \mu)\, r, \qquad \ell_i = (\gamma\, y_i - t_i)^2, \qquad S = \sum_i \ell_i .$$
 #
 # We write $r = (v + \varepsilon)^{-p}$ in place of the root. BatchNorm has $p = 1/2$. With $p = 1$
 # all numbers stay fractions, nothing is rounded, and one may ask for `==`; the method is the same.
-# ($\varepsilon = 1$ here, so that it can be seen.)
+# ($\varepsilon = 1$ here, so that it can be seen. The $r$ of Renormalization, in lesson 07, was
+# another one.)
 #
 # **Before you run the next cell:** six samples are cut into 2 and 4, each part is standardized by
 # its own mean and variance, and the gradients of $W$ and $\gamma$ are added. How far from the
@@ -202,12 +203,12 @@ assert sum(deviations) == 0 != deviations[0]
 #
 # ## What the adjoints are for
 #
-# It is often proposed to stop half-way: a first pass for the mean and variance of the whole
-# batch, a second one that trains with these two as constants. Forward, that is exactly the large
-# batch: same outputs, same loss. **Before you run the next cell:** is its gradient better than
-# that of micro-batch statistics? And move all $h_i$ by the same small number, as a bias before
-# the layer would do: what is the derivative of $S$ by that number, and what does the half-way
-# loop say?
+# It is often proposed to stop half-way: a first pass for the mean and variance of the whole batch,
+# a second one that trains with these two as constants. Forward, that is exactly the large batch:
+# same outputs, same loss. (Lesson 07 measured its gradient on digits; here is the reason.) **Before
+# you run the next cell:** is its gradient better than that of micro-batch statistics? And move all
+# $h_i$ by the same small number, as a bias before the layer would do: what is the derivative of $S$
+# by that number, and what does the half-way loop say?
 
 # %%
 right, shift = three_passes(1, cut)
@@ -823,11 +824,11 @@ show_source(exact, Coupling.of)
 # ## The same trick for a loss of the whole batch
 #
 # Some losses couple the samples as well. A **contrastive** loss has pairs, say of a picture and its
-# title. Two nets, the *towers*, make vectors $p_i$ and $q_i$ of the two sides, and each $p_i$ is to
-# find its own $q_i$ among *all* $q_j$ of the batch. With the scores $p_i \cdot q_j$ as logits, it
-# is a cross-entropy whose classes are the samples of the batch: the right one is $i$ itself, the
-# others are the *negatives*. (`mg.contrastive` takes the mean of this and of the same with the
-# sides exchanged.)
+# title. Two nets, the *towers*, make vectors $p_i$ and $q_i$ of the two sides ($p$ is no exponent
+# any more), and each $p_i$ is to find its own $q_i$ among *all* $q_j$ of the batch. With the scores
+# $p_i \cdot q_j$ as logits, it is a cross-entropy whose classes are the samples of the batch: the
+# right one is $i$ itself, the others are the *negatives*. (`mg.contrastive` takes the mean of this
+# and of the same with the sides exchanged.)
 #
 # Four pairs, each score 1 for its own and 0 for another: the loss of each $p_i$ is
 # $-\log \frac{e}{e + 3} = \log(1 + 3/e)$. **Before you run the next cell:** somebody computes it
@@ -975,11 +976,11 @@ assert peaks["Dice"][1] < 0.1 * peaks["Dice"][0]
 #
 # The sums are merged in floating point: the result is equal to *rounding*, not bit for bit.
 #
-# Two things that are said belong here. *"Synchronized BatchNorm solves accumulation."* It merges
-# the statistics of $D$ devices that work at the same moment: of $D b$ samples, not of $D b k$.
-# And *"move the running statistics properly, once an update, and it is exact."* They serve in
-# evaluation. In training the layer standardizes by the batch (Batch Renormalization looks at
-# both, and is in the picture above). The second cell measures both claims.
+# Two things that are said (and that lesson 07 met) belong here. *"Synchronized BatchNorm solves
+# accumulation."* It merges the statistics of $D$ devices that work at the same moment: of $D b$
+# samples, not of $D b k$. And *"move the running statistics properly, once an update, and it is
+# exact."* They serve in evaluation. In training the layer standardizes by the batch (Batch
+# Renormalization looks at both, and is in the picture above). The second cell measures both claims.
 #
 # **Before you run the next two cells:** in the first, six layers stand in turn between two norms:
 # dropout by sample; dropout that draws anew at each call; one that subtracts the mean over its

@@ -27,9 +27,10 @@
 # $$G = \frac1N \sum_i g_i, \qquad S = \frac1N \sum_i |g_i - G|^2, \qquad g_b = \text{the mean of }
 # b \text{ gradients, drawn at random.}$$
 #
-# $|G|^2$ is called the **signal**, $S$ the **noise** (of one sample, over all parameters together).
-# A draw is *with replacement* if a sample may come again, and *without* if each comes once at most,
-# as in an epoch.
+# $|G|^2$ is called the **signal**, $S$ the **noise**: the variance of one sample's gradient, over
+# all parameters together ($s^2$ of a look in lesson 01). In lessons 04 and 08 $S$ was a sum of
+# losses, in 03 and 08 $G$ a gradient by outputs. A draw is *with replacement* if a sample may come
+# again, and *without* if each comes once at most, as in an epoch.
 #
 # **Before you run the next cell:** eight samples, one weight, so that a gradient is a number. A
 # batch of 1 is off by so and so much. Is a batch of 4 off by half of that, or by a quarter? And a
@@ -555,8 +556,8 @@ plotting.show(
 # ## What a larger batch buys
 #
 # How far does one update get? Let the loss be a parabola with the same second derivative $h$, its
-# *curvature*, in each direction. An update of rate $a$ by $g_B$ lowers the loss by
-# $a\, G \cdot g_B - \frac{h}{2} a^2 |g_B|^2$, on average by
+# *curvature*, in each direction. An update by $g_B$ with the learning rate $a$ (a step in lesson
+# 01) lowers the loss by $a\, G \cdot g_B - \frac{h}{2} a^2 |g_B|^2$, on average by
 # $a |G|^2 - \frac{h}{2} a^2 (|G|^2 + S/B)$. The best rate makes of that
 #
 # $$\frac{|G|^2}{2h} \cdot \frac{1}{1 + \frac{S / |G|^2}{B}} :$$
@@ -798,9 +799,9 @@ plotting.show(
 #
 # ## SGD is Robbins and Monro's walk
 #
-# Robbins and Monro (1951) asked how to find $x$ with $M(x) = 0$, where each look $Y$ at $M(x)$ is
-# noisy, but right on average. Their answer: $x_{n+1} = x_n - a_n Y_n$. Let $x$ be all weights of a
-# net in one array, $M$ the gradient over all samples and $Y$ that of a batch: this *is* SGD
+# Lesson 01 walked to the root of $M$ by noisy looks: at level 0, $x_n = x_{n-1} - a_n Y_n$, where
+# $Y_n$ is a look at $M(x_{n-1})$, right on average (Robbins and Monro 1951). Let $x$ be all weights
+# of a net in one array, $M$ the gradient over all samples and $Y$ that of a batch: this *is* SGD
 # with the rates $a_n$. And $k$ looks at one point, averaged, are one look with a $k$-th of the
 # variance: one accumulated update.
 #

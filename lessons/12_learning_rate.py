@@ -78,7 +78,7 @@ for batch in rates.BATCHES:
 # %% [markdown]
 # ## One long step, or k short ones
 #
-# The loss $\frac{h}{2} w^2$ has the gradient $h w$ and the second derivative $h$, its
+# The loss $\frac{h}{2} w^2$ of lesson 04 has the gradient $h w$ and the second derivative $h$, its
 # **curvature**. One update with the rate $\mathrm{lr}$ multiplies $w$ by $1 - \mathrm{lr}\, h$. So
 # $k$ small batches make it $(1 - \mathrm{lr}\, h)^k$, and one large batch, with the rate in
 # proportion, $1 - k\, \mathrm{lr}\, h$. To first order they are the same. This is **linear
@@ -379,16 +379,16 @@ plotting.show(
 # And the limit is no wall. At twice the rate, nearly twice the limit, batch 128 ended *lower* than
 # in proportion, at a place where the loss is less curved than where 8 ends: thrown out of a narrow
 # valley, a net may find a wider one, whose own $2/h$ is larger. (Cohen et al. 2021 saw nets,
-# trained with all samples in each batch, end where $2/h$ is about the rate.) At four times the
-# limit it no longer does. So $2/h$ says where *the rule* ends, to a factor of about 2, and not
+# trained with all samples in each batch, end where $2/h$ is about the rate.) At about four times
+# the limit it no longer does. So $2/h$ says where *the rule* ends, to a factor of about 2, and not
 # which rate is best.
 #
 # ## Warm-up, counted in updates; and a rule used twice
 #
 # At the start of training the gradient changes fast, and linear scaling asks for the contrary.
 # **Warm-up** grows the rate over the first updates. Goyal et al. (2017) needed it for their large
-# batches: from the small batch's rate to $k$ times that, over 5 epochs. (`mg.warmup` over $W$
-# updates begins at a $W$-th of the full rate.) On our small net it does not help: without it the
+# batches: from the small batch's rate to $k$ times that, over 5 epochs. (`mg.warmup` over $n$
+# updates begins at an $n$-th of the full rate.) On our small net it does not help: without it the
 # rule holds up to the same batch. The cell asks the record.
 #
 # A warm-up is meant in *epochs* and written in *updates*, of which a larger batch has $k$ times
@@ -456,8 +456,9 @@ print("\nsum loss: the rate as it is goes as far as linear scaling; scaled too, 
 # Malladi et al. (2022) derive for Adam, where noise outweighs the gradient.
 #
 # Adam's averages must follow. A beta forgets by updates, of which there are now fewer. Malladi's
-# rule takes $1 - k(1 - \beta)$; to hold the half-life *in samples*, which Marek et al. (2025)
-# propose for the second beta, takes $\beta^k$. They agree to first order.
+# rule takes $1 - k(1 - \beta)$; to hold the half-life *in samples* (after how many of them an
+# average has forgotten half of what it held), which Marek et al. (2025) propose for the second
+# beta, takes $\beta^k$. They agree to first order.
 #
 # **Before you run the next cell:** $\beta = 999/1000$ and $k = 8$. By how much do the two differ?
 # And at $k = 1000$?
@@ -843,9 +844,9 @@ print(
 # %% [markdown]
 # **"LARS and LAMB reduce the need for accumulation."** The direction is wrong. They were made to
 # train *larger* batches, and a batch that does not fit is accumulated: the better large batches
-# train, the more is accumulated. Graphcore's recipe for BERT-large, with LAMB, has a batch of 16384
-# in micro-batches of 2, of which 2048 are accumulated; that leaves 4 copies of the model, side by
-# side.
+# train, the more is accumulated. Graphcore's recipe for the language model BERT-large, with LAMB,
+# has a batch of 16384 in micro-batches of 2, of which 2048 are accumulated; that leaves 4 copies of
+# the model, side by side.
 #
 # Nor are they needed for it. Nado et al. (2021) tuned Adam and Nesterov's kind of momentum, and
 # matched LARS and LAMB at their batches. In the next cell five optimizers take 12 updates of 1024

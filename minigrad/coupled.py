@@ -22,6 +22,7 @@ one pass more.
 on which is read off the tape of the first micro-batch, which sees no dependence through detach() or
 no_grad(); and each pass must compute what the others did. So the last pass measures all statistics
 once more, and each sums up the loss: what differs there is an error. What neither sees, is not.
+Skip this file at first.
 
 Taught in lesson 08.
 """

@@ -1,4 +1,7 @@
-"""Modules: parameters with a name, and the functions that use them.
+"""Layers: what a net is made of.
+
+A `Module` holds parameters, under the names of its attributes, and other modules; called, it makes
+its output from its input by the operations of functions.py. A net is a module of modules.
 
 Taught in lesson 03.
 """

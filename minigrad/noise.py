@@ -6,9 +6,9 @@ B samples drawn independently has E|g_B - G|^2 = S/B, so that
     E|g_B|^2 = |G|^2 + S/B.
 
 Two sizes of batch give |G|^2 and S, and a window of accumulation has two: its micro-batches, and
-itself. Their ratio, the *noise scale* S/|G|^2 (McCandlish et al. 2018, eq. 2.9), is the size at
-which a batch is half signal, half noise: far below it a larger batch saves updates, far above it
-only costs samples.
+itself. Their ratio, the *noise scale* S/|G|^2 (McCandlish et al. 2018, section 2), is the size at
+which a batch is half signal, half noise: where all curvatures are alike, a larger batch saves
+updates far below it, and only costs samples far above. Skip this file at first.
 
 `train_step(..., noise="parts")` puts the estimate into its report.
 

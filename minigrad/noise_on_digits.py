@@ -2,7 +2,7 @@
 
 First Robbins and Monro's walk: n Var(x_n) after n looks, by its exact recursion, under step rules
 that a reader would try, and the limit that each tends to. Then a small net on real digits: what a
-mini-batch of B samples misses of the whole gradient, counted and predicted; and the noise scale
+batch of B samples misses of the whole gradient, counted and predicted; and the noise scale
 while it trains, estimated from the micro-batches of its windows and computed from all samples.
 """
 

@@ -2,10 +2,10 @@
 
     x_n = x_{n-1} + a_n (level - Y_n),    E[Y_n] = M(x_{n-1}),    n = 1, 2, ...
 
-(Robbins & Monro 1951). The steps a_n must add up to infinity, or x stops short of the root; and
-their squares to something finite, or the noise is never averaged out. Where M is the gradient of a
-loss, level 0 and Y a mini-batch's gradient, these lines are stochastic gradient descent. An average
-of k looks at one x is one look with k times less variance: that is what accumulation buys.
+(Robbins & Monro 1951). The steps a_n must add up to infinity, or x stops short of the root; and, to
+be sure that the noise is averaged out, their squares to something finite. Where M is the gradient
+of a loss, level 0 and Y the gradient of a batch, this line is stochastic gradient descent. An
+average of k looks at one x is one look with k times less variance: that is what accumulation buys.
 
 `robbins_monro` walks; the rest of the file says beforehand how far the walk will be from the root.
 

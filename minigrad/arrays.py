@@ -52,6 +52,13 @@ def _are_real(values: Any) -> bool:
     return exact or values.dtype.kind in "biuf"
 
 
+def refuse_fractions(who: str, arrays: Iterable[Any]) -> None:
+    """Raise TypeError if one of the arrays holds Fractions: an optimizer with a root has none."""
+    if any(array.dtype == object for array in arrays):
+        what = f"{who} got Fractions, which have no square root"
+        raise TypeError(f"{what}, expected floats; use mg.SGD")
+
+
 def constant(value: Any, like: Any) -> Any:
     """`value`, no Tensor, as a number or array that does not change the dtype of `like`."""
     exact = like.dtype == object

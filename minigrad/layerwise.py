@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.arrays import constant, squared_norm
+from minigrad.arrays import constant, refuse_fractions, squared_norm
 from minigrad.optimizers import Optimizer, Parameters, Rate
 
 
@@ -31,9 +31,7 @@ class LayerWise(Optimizer):
 
     def __init__(self, parameters: Parameters, lr: Rate, weight_decay: float) -> None:
         super().__init__(parameters, lr, weight_decay)
-        if any(p.data.dtype == object for p in self.parameters):
-            what = f"{type(self).__name__}() got Fractions, which have no square root"
-            raise TypeError(f"{what}, expected floats; use mg.SGD")
+        refuse_fractions(f"{type(self).__name__}()", (p.data for p in self.parameters))
 
     def prepare(self) -> tuple[Any, list[Any]]:
         """The rate and the memory that an update needs: all of it that may fail."""

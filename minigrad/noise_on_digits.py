@@ -76,7 +76,7 @@ SIZES = (1, 4, 16, 64, 256, 1024, 1536)
 DRAWS = 400  # batches of each size
 BATCH, MICRO_BATCH, UPDATES = 64, 8, 480
 EVERY = 60  # updates between two looks at all samples
-STOPS, WINDOWS = (0, 120, 480), 200  # where the weights stand still for so many windows
+STOPS, WINDOWS = (0, 120, 480), 200  # looks at which so many windows are drawn
 LR, DECAY = 0.1, 0.98
 
 
@@ -88,10 +88,10 @@ class Net(NamedTuple):
     y: Any
 
 
-def net(seed: int = 0) -> Net:
+def net() -> Net:
     """A 64-16-10 MLP, not trained."""
     (x, y), _ = digits(np.float64)
-    return Net(mg.MLP(64, 16, 10, rng=np.random.default_rng(seed), dtype=np.float64), x, y)
+    return Net(mg.MLP(64, 16, 10, rng=np.random.default_rng(0), dtype=np.float64), x, y)
 
 
 def each_gradient(it: Net) -> np.ndarray:
@@ -144,38 +144,36 @@ def estimates(it: Net, rows: Any) -> dict[str, mg.GradientNoise]:
     }
 
 
-def stop(it: Net, rng: np.random.Generator) -> Stop:
+def stop(it: Net, computed: mg.GradientNoise, rng: np.random.Generator) -> Stop:
     """Many windows, drawn with replacement, at the weights as they are."""
     windows = [estimates(it, rng.integers(0, len(it.x), BATCH)) for _ in range(WINDOWS)]
-    seen = {way: np.array([window[way] for window in windows]) for way in WAYS}
-    return Stop(direct(each_gradient(it)), seen)
+    return Stop(computed, {way: np.array([window[way] for window in windows]) for way in WAYS})
 
 
-def train(updates: int = UPDATES, seed: int = 0) -> Training:
+def train() -> Training:
     """SGD in windows of 8 micro-batches of 8, the noise of each window smoothed both ways."""
-    it, rng = net(seed), np.random.default_rng(seed)
+    it, rng = net(), np.random.default_rng(0)
     optimizer = mg.SGD(it.model.parameters(), lr=LR)
     smoothing = {way: mg.SmoothedNoise(DECAY) for way in WAYS}
     smoothed: dict[str, list[Any]] = {way: [] for way in WAYS}
     computed, stops = {}, {}
-    for update in range(updates + 1):
+    for update in range(UPDATES + 1):
         if update % EVERY == 0:
             computed[update] = direct(each_gradient(it))
         if update in STOPS:
-            stops[update] = stop(it, rng)
+            stops[update] = stop(it, computed[update], rng)
         rows = rng.integers(0, len(it.x), BATCH)  # with replacement, as S and |G|^2 are meant
         for way, noise in estimates(it, rows).items():
             smoothed[way].append(smoothing[way].update(noise))
         batch = it.x[rows], it.y[rows]
         mg.train_step(it.model, mg.cross_entropy, optimizer, batch, MICRO_BATCH)
-    found = {way: np.array(values[:updates]) for way, values in smoothed.items()}
+    found = {way: np.array(values[:UPDATES]) for way, values in smoothed.items()}
     return Training(found, computed, stops)
 
 
 def scales(values: np.ndarray) -> np.ndarray:
     """The noise scales of an array (updates, 2): infinite where no signal was seen."""
-    with np.errstate(divide="ignore"):
-        return np.where(values[:, 0] > 0, values[:, 1] / values[:, 0], np.inf)
+    return np.array([mg.GradientNoise(*row).scale for row in values])
 
 
 def table_of_batches(gradients: Any, found: dict[int, tuple[float, float]]) -> str:

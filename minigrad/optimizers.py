@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.arrays import constant
+from minigrad.arrays import constant, refuse_fractions
 from minigrad.flat import Flat
 from minigrad.layers import load_arrays
 from minigrad.tensor import Tensor
@@ -202,9 +202,7 @@ class Adam(Optimizer):
         self._at_least_0("eps", eps)
         self.betas, self.eps = betas, eps
         super().__init__(parameters, lr, weight_decay)
-        if any(p.data.dtype == object for p in self.parameters):
-            what = f"{type(self).__name__}() got Fractions, which have no square root"
-            raise TypeError(f"{what}, expected floats; use mg.SGD")
+        refuse_fractions(f"{type(self).__name__}()", (p.data for p in self.parameters))
 
     def decay(self, p: Any, g: Any, lr: float, t: Any) -> Any:
         """The gradient with that of the penalty weight_decay/2 |p|^2 added."""

@@ -129,7 +129,7 @@ def reset_peak() -> None:
     tracemalloc.reset_peak()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: page faults are counted there")
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: the bound is for its allocator")
 def test_a_warm_w3_step_causes_hardly_any_page_faults():
     import resource
 

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import minigrad as mg
-from minigrad import cli, noise_on_digits
+from minigrad import cli, noise_on_digits, plotting
+from minigrad.data import measured
 from minigrad.noise_on_digits import AVERAGED, RULES, Stop, Training, scaled_errors
+from tests.lines import PACKAGE
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +103,19 @@ def test_the_command_prints_its_tables_and_draws_two_figures(tmp_path, capsys, m
     before = [path.read_bytes() for path in figures]
     assert cli.main(arguments) == 0
     assert [path.read_bytes() for path in figures] == before  # the same figure, the same bytes
+
+
+def test_the_figure_of_the_walks_in_the_repository_is_the_one_that_is_drawn(tmp_path):
+    """The same bytes where Matplotlib is that which drew the figures, else twice the same."""
+    matplotlib = pytest.importorskip("matplotlib")
+
+    def drawn():
+        figure = noise_on_digits.figure_of_roots()
+        return plotting.save(figure, tmp_path / "x.svg").read_bytes()
+
+    same_version = matplotlib.__version__ == measured("rates")["versions"]["Matplotlib"]
+    expected = (PACKAGE.parent / "figures/robbins_monro.svg").read_bytes()
+    assert drawn() == (expected if same_version else drawn())
 
 
 def test_an_estimate_that_is_far_off_is_an_error_code(tmp_path, monkeypatch):

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import minigrad as mg
-from minigrad import cli, four_ways
+from minigrad import cli, four_ways, plotting
+from minigrad.data import measured
+from tests.lines import PACKAGE
 
 
 @pytest.mark.parametrize("layers", four_ways.LAYERS)
@@ -91,6 +93,19 @@ def test_the_exact_way_holds_less_than_the_batch():
     for layers in four_ways.LAYERS:
         whole, parts = four_ways.peaks(layers)
         assert parts < 0.5 * whole
+
+
+def test_the_figure_in_the_repository_is_the_one_that_is_drawn(tmp_path):
+    """The same bytes where Matplotlib is that which drew the figures, else twice the same."""
+    matplotlib = pytest.importorskip("matplotlib")
+    errors = {(w, L, 8): four_ways.error(w, L, 8) for w in four_ways.WAYS for L in four_ways.LAYERS}
+
+    def drawn():
+        return plotting.save(four_ways.figure(errors), tmp_path / "x.svg").read_bytes()
+
+    same_version = matplotlib.__version__ == measured("rates")["versions"]["Matplotlib"]
+    expected = (PACKAGE.parent / "figures/batchnorm.svg").read_bytes()
+    assert drawn() == (expected if same_version else drawn())
 
 
 def test_the_command_prints_the_table_and_draws_the_figure(tmp_path, capsys):

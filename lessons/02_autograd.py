@@ -407,7 +407,7 @@ def backward(root, gradient=1):
     """Add `gradient` times the derivative of `root` to `.grad` of every leaf below it."""
     if root.node is None:
         return _add_to_leaf(root, gradient)
-    uses = _count_uses(root.node)
+    uses = count_uses(root.node)
     gradients, owned, ready = {root.node: gradient}, set(), [root.node]
     while ready:
         node = ready.pop()
@@ -424,7 +424,7 @@ def backward(root, gradient=1):
                 _add_to_leaf(parent, contribution)
 
 
-def _count_uses(root):
+def count_uses(root):
     """How often each node below `root` was used as an operand; refuses a freed tape."""
     uses, stack = {root: 1}, [root]
     while stack:
@@ -854,7 +854,7 @@ print("passes: one part in 10^12; refused, though right: relu at 0")
 # lie, lets a costly pullback write straight into that place, and can retain the tape.
 from minigrad.reading import show_source
 
-show_source(tensor.record, tensor.backward, tensor._count_uses)
+show_source(tensor.record, tensor.backward, tensor.count_uses)
 show_source(tensor._add_to_node, tensor._add_to_leaf)
 
 # %% [markdown]

@@ -14,6 +14,7 @@
 # [`minigrad/training.py`](../minigrad/training.py),
 # [`minigrad/optimizers.py`](../minigrad/optimizers.py),
 # [`minigrad/schedules.py`](../minigrad/schedules.py),
+# [`minigrad/samples.py`](../minigrad/samples.py),
 # [`minigrad/randomness.py`](../minigrad/randomness.py).
 
 # %% [markdown]

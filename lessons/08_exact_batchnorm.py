@@ -13,7 +13,7 @@
 # [04](04_accumulation.ipynb) (the theorem) and [07](07_batchnorm_diverges.ipynb) (BatchNorm).
 # This lesson is \*: optional, and no other lesson needs it. **Reading:** 50 minutes;
 # **exercises:** 40 minutes ([08_exact_batchnorm](exercises/08_exact_batchnorm.ipynb)). **Code:**
-# [`minigrad/coupled.py`](../minigrad/coupled.py), [`minigrad/losses.py`](../minigrad/losses.py).
+# [`minigrad/coupling.py`](../minigrad/coupling.py), [`minigrad/losses.py`](../minigrad/losses.py).
 
 # %% [markdown]
 # ## One layer, six samples
@@ -694,8 +694,8 @@ plotting.show(figure, "08-passes", caption)
 
 
 # %%
-from minigrad.coupled import Coupling
-from minigrad.randomness import current_samples
+from minigrad.coupling import Coupling
+from minigrad.samples import current_samples
 
 
 def on_tape(root):
@@ -721,7 +721,7 @@ def reached(thing, seen):
         inside = thing
     elif isinstance(thing, mg.Tensor):
         inside = [thing.data, thing.grad]
-    else:  # what else coupled.py makes, but not the model
+    else:  # what else coupling.py makes, but not the model
         inside = vars(thing).values() if type(thing).__module__ == Coupling.__module__ else []
     return sum(reached(part, seen) for part in inside)
 
@@ -809,14 +809,13 @@ plotting.show(figure, "08-memory-and-work", caption)
 #
 # `exact` makes the passes, for any model of minigrad. The *level* of a norm is its place in the
 # longest chain that leads to it: above, layer $l$ had the level $l$. `walk` goes once over the
-# micro-batches, and `window.freeze()` says that no gradient by weights is wanted. `Coupling` holds
+# micro-batches, and `_frozen` says that no gradient by weights is wanted. `Coupling` holds
 # the statistics and adjoints. In each pass BatchNorm asks `Coupling.of` for the mean and variance
 # to standardize by. Find in `of` the three answers: a statistics pass, an adjoint pass of this
-# layer's level, and the others, which carry the term $a \cdot s(x_i)$ along. (`exact` is imported
-# by name, for `mg.coupled` is the decorator of the next section.)
+# layer's level, and the others, which carry the term $a \cdot s(x_i)$ along.
 
 # %%
-from minigrad.coupled import exact
+from minigrad.coupling import exact
 
 show_source(exact, Coupling.of)
 

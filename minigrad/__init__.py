@@ -1,9 +1,9 @@
 """minigrad: gradient accumulation from scratch, in plain NumPy.
 
-Read the files in this order: arrays (skip it at first), tensor, functions, losses, randomness,
-layers, normalization, batchnorm, flat, optimizers, batches, noise and coupled (skip both at first),
-accumulation; then device, memory, training, streaming, schedules, layerwise, stochastic and
-the edges.
+Read the files in this order: arrays (skip it at first), tensor, functions, losses, samples,
+randomness, layers, normalization, batchnorm, flat, optimizers, batches, noise and coupling (skip
+both at first), accumulation; then device, memory, training, streaming, schedules, layerwise,
+stochastic and the edges.
 """
 
 from minigrad.accumulation import StepReport, accumulate
@@ -59,7 +59,8 @@ from minigrad.memory import Memory, measure_memory
 from minigrad.noise import GradientNoise, SmoothedNoise, batch_noise, trade_off
 from minigrad.normalization import GroupNorm, LayerNorm
 from minigrad.optimizers import SGD, Adam, AdamW, Optimizer
-from minigrad.randomness import Samples, current_seed, drawing, manual_seed
+from minigrad.randomness import current_seed, manual_seed
+from minigrad.samples import Samples, drawing
 from minigrad.schedules import (
     constant_half_life,
     cosine,

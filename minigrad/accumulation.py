@@ -18,11 +18,12 @@ import numpy as np
 
 from minigrad.arrays import constant, fetch, filled, root, squared_norm
 from minigrad.batches import count_samples, each, micro_batches, take
-from minigrad.coupled import HELD, Coupling, Visit, couples, exact
-from minigrad.layers import Module
+from minigrad.coupling import HELD, Coupling, Visit, couples, exact
+from minigrad.layers import Module, check_model
 from minigrad.losses import BATCH, WINDOW, Loss, Term, check_loss, nonzero
 from minigrad.noise import GradientNoise, NoiseMeter
-from minigrad.randomness import Samples, current_seed, drawing
+from minigrad.randomness import current_seed
+from minigrad.samples import Samples, drawing
 from minigrad.tensor import Tensor, backward
 
 # ------------------------------------------------------------------------------ the window
@@ -220,7 +221,7 @@ def run(window: Window, loss: Callable[..., Loss], batch: Any, parts: list[slice
     """All micro-batches of a batch, one after the other: forward, loss, backward.
 
     batch: one that is cut into `parts`, or a list of as many micro-batches. Returns how often each
-    sample was looked at: once, but where samples are coupled (coupled.py).
+    sample was looked at: once, but where samples are coupled (coupling.py).
     """
     like = next(iter(window.leaves)).data
 
@@ -284,10 +285,3 @@ def accumulate(
     except BaseException:
         window.clear()
         raise
-
-
-def check_model(model: Any) -> None:
-    """Raise TypeError unless it is a Module."""
-    if not isinstance(model, Module):
-        what = f"the model is a {type(model).__name__}, expected an mg.Module"
-        raise TypeError(f"{what}; put the function into the forward() of one")

@@ -52,11 +52,11 @@ def _are_real(values: Any) -> bool:
     return exact or values.dtype.kind in "biuf"
 
 
-def refuse_fractions(who: str, arrays: Iterable[Any]) -> None:
-    """Raise TypeError if one of the arrays holds Fractions: an optimizer with a root has none."""
+def refuse_fractions(who: str, arrays: Iterable[Any], instead: str) -> None:
+    """Raise TypeError if one of the arrays holds Fractions, for roots and exponentials."""
     if any(array.dtype == object for array in arrays):
-        what = f"{who} got Fractions, which have no square root"
-        raise TypeError(f"{what}, expected floats; use mg.SGD")
+        what = f"{who} got Fractions, expected floats, for what it computes is no fraction"
+        raise TypeError(f"{what}; {instead}")
 
 
 def constant(value: Any, like: Any) -> Any:
@@ -153,3 +153,43 @@ def root(square: float, gradients: list[Any]) -> float:
     if not 0 < largest < math.inf:
         return largest
     return largest * math.sqrt(squared_norm(g.astype(np.float64) / largest for g in gradients))
+
+
+def integers(values: Any, what: str) -> Any:
+    """`values` as an array of integers. Raises TypeError if they are none."""
+    values = plain(values, what)
+    if values.dtype.kind not in "iu":
+        what = f"{what} have dtype {values.dtype}"
+        raise TypeError(f"{what}, expected integers; use .astype(int)")
+    return values
+
+
+def check_below(values: Any, bound: int, what: str, of: str) -> Any:
+    """`values` if all are in [0, bound). On a GPU they are trusted: a look would wait."""
+    if isinstance(values, np.ndarray) and values.size and not all_below(values, bound):
+        low, high = values.min(), values.max()
+        wrong = low if low < 0 else high
+        raise IndexError(f"{what} {wrong}, expected 0 to {bound - 1}, one of {bound} {of}")
+    return values
+
+
+def all_below(values: np.ndarray, bound: int) -> bool:
+    """0 <= values < bound. Read as unsigned, a negative integer is a huge one: one look serves."""
+    return bool(values.astype(np.uint64).max() < bound)
+
+
+def load_arrays(arrays: dict[str, Any], state: dict[str, Any]) -> None:
+    """Copy the arrays of `state` into those of the same names, all or none.
+
+    Raises KeyError for missing or unexpected names, ValueError for a shape that does not fit.
+    """
+    missing, unexpected = sorted(arrays.keys() - state), sorted(state.keys() - arrays)
+    if missing or unexpected:
+        what = f"load_state_dict() misses {missing} and does not know {unexpected}"
+        raise KeyError(f"{what}; load what a model or optimizer of the same kind has saved")
+    for name, array in arrays.items():
+        if np.shape(state[name]) != array.shape:
+            raise shape_error(f"load_state_dict() {name}", np.shape(state[name]), f"{array.shape}")
+    new = [np.array(constant(state[name], a), like=a) for name, a in arrays.items()]
+    for array, values in zip(arrays.values(), new, strict=True):
+        array[...] = values

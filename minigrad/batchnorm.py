@@ -17,7 +17,7 @@ import numpy as np
 from minigrad import functions as F
 from minigrad.arrays import filled, gradient_dtype, shape_error, wide_sum
 from minigrad.layers import Module, parameter
-from minigrad.randomness import current_samples
+from minigrad.samples import current_samples
 from minigrad.tensor import Tensor
 
 
@@ -69,7 +69,7 @@ class BatchNorm(Module):
     by `momentum` towards them (unbiased variance); in evaluation the running statistics serve
     (Ioffe & Szegedy 2015, algorithms 1 and 2). Where a batch comes in micro-batches,
 
-    statistics="batch": those of the whole batch, by several passes over it (coupled.py): the
+    statistics="batch": those of the whole batch, by several passes over it (coupling.py): the
     gradient is that of one batch, to *rounding*, for micro-batches of any size.
     statistics="micro": each micro-batch its own, as in other libraries: *different*. With intent
     this is Ghost BatchNorm (Hoffer, Hubara & Soudry 2017).

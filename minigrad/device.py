@@ -37,15 +37,16 @@ def to_gpu(thing: Any) -> Any:
             "to_gpu() found no GPU, expected CuPy and an NVIDIA GPU; install the extra cuda13 or "
             "cuda12, or stay on the CPU"
         )
-    return _move(thing, _cupy().asarray)
+    return move_to(thing, _cupy().asarray)
 
 
 def to_cpu(thing: Any) -> Any:
     """An array as a NumPy array, itself if it is one; or a Module, moved in place and returned."""
-    return _move(thing, lambda data: data if isinstance(data, np.ndarray) else data.get())
+    return move_to(thing, lambda data: data if isinstance(data, np.ndarray) else data.get())
 
 
-def _move(thing: Any, move: Any) -> Any:
+def move_to(thing: Any, move: Any) -> Any:
+    """An array, moved by `move`; or a Module all of whose arrays are, in place."""
     if not hasattr(thing, "named_parameters"):
         if not hasattr(thing, "dtype") or hasattr(thing, "requires_grad"):
             what = f"to_gpu() or to_cpu() got a {type(thing).__name__}"

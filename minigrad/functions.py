@@ -15,7 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.arrays import constant, filled, gradient_dtype, plain, same_sum, shape_error, wide_sum
+from minigrad.arrays import (
+    check_below,
+    constant,
+    filled,
+    gradient_dtype,
+    integers,
+    plain,
+    refuse_fractions,
+    same_sum,
+    shape_error,
+    wide_sum,
+)
 from minigrad.tensor import Tensor, record
 
 
@@ -26,45 +37,53 @@ def as_tensor(x: Any, like: Tensor | None = None) -> Tensor:
     return like.operand(x if isinstance(x, Tensor) else plain(x))
 
 
+def inexact(x: Any, who: str) -> Tensor:
+    """`as_tensor(x)` for a function whose values are no fractions: it refuses Fractions."""
+    x = as_tensor(x)
+    refuse_fractions(who, (x.data,), "use .astype(np.float64)")
+    return x
+
+
 # ------------------------------------------------------------------------------- elementwise
 
 
 def exp(x: Any) -> Tensor:
     """e to the x, elementwise. Shape (...) -> (...)."""
-    x = as_tensor(x)
+    x = inexact(x, "exp()")
     y = np.exp(x.data)
     return record(y, (x,), lambda g: (g * y,))
 
 
 def log(x: Any) -> Tensor:
     """Natural logarithm, elementwise. Shape (...) -> (...)."""
-    x = as_tensor(x)
+    x = inexact(x, "log()")
     data = x.data
     return record(np.log(data), (x,), lambda g: (g / data,))
 
 
 def sqrt(x: Any) -> Tensor:
     """Square root, elementwise. Shape (...) -> (...)."""
-    x = as_tensor(x)
+    x = inexact(x, "sqrt()")
     y = np.sqrt(x.data)
     return record(y, (x,), lambda g: (g / (y + y),))
 
 
 def tanh(x: Any) -> Tensor:
     """Hyperbolic tangent, elementwise. Shape (...) -> (...)."""
-    x = as_tensor(x)
+    x = inexact(x, "tanh()")
     y = np.tanh(x.data)
     return record(y, (x,), lambda g: (g * (1 - y * y),))
 
 
 def sigmoid(x: Any) -> Tensor:
     """1 / (1 + exp(-x)), elementwise, without overflow. Shape (...) -> (...)."""
-    x = as_tensor(x)
-    y = _sigmoid(x.data)
+    x = inexact(x, "sigmoid()")
+    y = logistic(x.data)
     return record(y, (x,), lambda g: (g * y * (1 - y),))
 
 
-def _sigmoid(z: Any) -> Any:
+def logistic(z: Any) -> Any:
+    """1 / (1 + exp(-z)) of an array."""
     e = np.exp(-np.abs(z))  # in (0, 1], whatever the sign of z
     return np.where(z >= 0, 1, e) / (1 + e)
 
@@ -126,7 +145,7 @@ def max(x: Any, axis: int | None = None, keepdims: bool = False) -> Tensor:
 
 def logsumexp(x: Any, axis: int = -1, keepdims: bool = False) -> Tensor:
     """log(sum(exp(x))) over `axis`, without overflow: the maximum is taken out of the sum."""
-    x = as_tensor(x)
+    x = inexact(x, "logsumexp()")
     top = np.max(x.data, axis=axis, keepdims=True)
     e = np.exp(x.data - top)
     total = same_sum(e, axis, keepdims=True)
@@ -141,7 +160,7 @@ def logsumexp(x: Any, axis: int = -1, keepdims: bool = False) -> Tensor:
 
 def log_softmax(x: Any, axis: int = -1) -> Tensor:
     """x - logsumexp(x) over `axis`: logarithms of probabilities. Shape (...) -> (...)."""
-    x = as_tensor(x)
+    x = inexact(x, "log_softmax()")
     shifted = x.data - np.max(x.data, axis=axis, keepdims=True)
     y = shifted - np.log(same_sum(np.exp(shifted), axis, keepdims=True))
     return record(y, (x,), lambda g: (g - np.exp(y) * same_sum(g, axis, keepdims=True),))
@@ -190,29 +209,6 @@ def embedding(weight: Tensor, indices: Any) -> Tensor:
     return record(weight.data[indices], (weight,), pullback)
 
 
-def integers(values: Any, what: str) -> Any:
-    """`values` as an array of integers. Raises TypeError if they are none."""
-    values = plain(values, what)
-    if values.dtype.kind not in "iu":
-        what = f"{what} have dtype {values.dtype}"
-        raise TypeError(f"{what}, expected integers; use .astype(int)")
-    return values
-
-
-def check_below(values: Any, bound: int, what: str, of: str) -> Any:
-    """`values` if all are in [0, bound). On a GPU they are trusted: a look would wait."""
-    if isinstance(values, np.ndarray) and values.size and not all_below(values, bound):
-        low, high = values.min(), values.max()
-        wrong = low if low < 0 else high
-        raise IndexError(f"{what} {wrong}, expected 0 to {bound - 1}, one of {bound} {of}")
-    return values
-
-
-def all_below(values: np.ndarray, bound: int) -> bool:
-    """0 <= values < bound. Read as unsigned, a negative integer is a huge one: one look serves."""
-    return bool(values.astype(np.uint64).max() < bound)
-
-
 # ----------------------------------------------------------------------------------- fused
 
 
@@ -258,7 +254,7 @@ def standardize(x: Any, axis: int | tuple[int, ...], eps: float) -> Tensor:
     With n terms, r = 1/sqrt(var + eps) and y = (x - mu) r: the projections on 1 and on y are
     removed from the gradient, dx = r (g - sum(g)/n - y sum(g y)/n) (Ioffe & Szegedy 2015).
     """
-    x = as_tensor(x)
+    x = inexact(x, "standardize()")
     data = x.data.astype(gradient_dtype(x.data), copy=False)  # float16 would overflow
     centred = data - data.mean(axis=axis, keepdims=True)
     r = 1 / np.sqrt((centred * centred).mean(axis=axis, keepdims=True) + eps)

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from minigrad import functions as F
-from minigrad.arrays import constant, convert, shape_error
+from minigrad.arrays import convert, load_arrays
 from minigrad.randomness import default_generator, uniform_words
 from minigrad.tensor import Tensor, record
 
@@ -130,21 +130,11 @@ def _members(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from _members(f"{name}.{key}", inside)
 
 
-def load_arrays(arrays: dict[str, Any], state: dict[str, Any]) -> None:
-    """Copy the arrays of `state` into those of the same names, all or none.
-
-    Raises KeyError for missing or unexpected names, ValueError for a shape that does not fit.
-    """
-    missing, unexpected = sorted(arrays.keys() - state), sorted(state.keys() - arrays)
-    if missing or unexpected:
-        what = f"load_state_dict() misses {missing} and does not know {unexpected}"
-        raise KeyError(f"{what}; load what a model or optimizer of the same kind has saved")
-    for name, array in arrays.items():
-        if np.shape(state[name]) != array.shape:
-            raise shape_error(f"load_state_dict() {name}", np.shape(state[name]), f"{array.shape}")
-    new = [np.array(constant(state[name], a), like=a) for name, a in arrays.items()]
-    for array, values in zip(arrays.values(), new, strict=True):
-        array[...] = values
+def check_model(model: Any) -> None:
+    """Raise TypeError unless it is a Module."""
+    if not isinstance(model, Module):
+        what = f"the model is a {type(model).__name__}, expected an mg.Module"
+        raise TypeError(f"{what}; put the function into the forward() of one")
 
 
 # ----------------------------------------------------------------------------- initial values

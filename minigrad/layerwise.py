@@ -31,7 +31,8 @@ class LayerWise(Optimizer):
 
     def __init__(self, parameters: Parameters, lr: Rate, weight_decay: float) -> None:
         super().__init__(parameters, lr, weight_decay)
-        refuse_fractions(f"{type(self).__name__}()", (p.data for p in self.parameters))
+        arrays = [p.data for p in self.parameters]
+        refuse_fractions(f"{type(self).__name__}()", arrays, "use mg.SGD")
 
     def prepare(self) -> tuple[Any, list[Any]]:
         """The rate and the memory that an update needs: all of it that may fail."""

@@ -19,8 +19,16 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.arrays import plain, same_sum, shape_error, wide_sum
-from minigrad.functions import _sigmoid, all_below, as_tensor, check_below, integers, where
+from minigrad.arrays import (
+    all_below,
+    check_below,
+    integers,
+    plain,
+    same_sum,
+    shape_error,
+    wide_sum,
+)
+from minigrad.functions import as_tensor, inexact, logistic, where
 from minigrad.tensor import Tensor, record
 
 BATCH = "batch"  # the unit of a loss that looks at all samples of a batch at once
@@ -244,7 +252,7 @@ def binary_cross_entropy_with_logits(
         what = f"binary_cross_entropy_with_logits() got targets from {t.min()} to {t.max()}"
         raise ValueError(f"{what}, expected numbers from 0 to 1")
     y = np.maximum(z, 0) - z * t + np.log1p(np.exp(-np.abs(z)))
-    values = record(y, (logits,), lambda g: (g * (_sigmoid(z) - t),))
+    values = record(y, (logits,), lambda g: (g * (logistic(z) - t),))
     return per_sample(values, sample_weights, unit)
 
 
@@ -269,7 +277,7 @@ def cross_entropy(
 
     Raises IndexError for a label that is no class, ValueError for shapes that do not fit.
     """
-    logits = as_tensor(logits)
+    logits = inexact(logits, "cross_entropy()")
     labels = integers(labels, "cross_entropy() labels")
     shape = logits.shape
     classes = shape[-1] if shape else 0
@@ -346,7 +354,7 @@ def coupled(loss: Any) -> Callable[..., Loss]:
     """Mark a loss that is no sum over samples: a step calls it with the outputs of the whole batch.
 
     loss(outputs, *targets): outputs are a Tensor or a tuple of Tensors, as the model returns them.
-    Micro-batches give its gradient all the same, by one pass more: see coupled.py.
+    Micro-batches give its gradient all the same, by one pass more: see coupling.py.
     """
     getattr(loss, "__func__", loss).couples = True  # of a method: the function that it is
     return loss

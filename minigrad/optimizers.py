@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.arrays import constant, refuse_fractions
+from minigrad.arrays import constant, load_arrays, refuse_fractions
 from minigrad.flat import Flat
-from minigrad.layers import load_arrays
 from minigrad.tensor import Tensor
 
 Parameters = Iterable[Tensor]
@@ -202,7 +201,8 @@ class Adam(Optimizer):
         self._at_least_0("eps", eps)
         self.betas, self.eps = betas, eps
         super().__init__(parameters, lr, weight_decay)
-        refuse_fractions(f"{type(self).__name__}()", (p.data for p in self.parameters))
+        arrays = [p.data for p in self.parameters]
+        refuse_fractions(f"{type(self).__name__}()", arrays, "use mg.SGD")
 
     def decay(self, p: Any, g: Any, lr: float, t: Any) -> Any:
         """The gradient with that of the penalty weight_decay/2 |p|^2 added."""

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.accumulation import StepReport, Sum, Window, check_model, run
+from minigrad.accumulation import StepReport, Sum, Window, run
 from minigrad.batches import count_samples, positive
 from minigrad.batchnorm import Statistics
-from minigrad.coupled import couples
-from minigrad.layers import Module
+from minigrad.coupling import couples
+from minigrad.layers import Module, check_model
 from minigrad.losses import Loss
 from minigrad.optimizers import Optimizer
-from minigrad.randomness import drawing
+from minigrad.samples import drawing
 from minigrad.training import Options, WeightAverage, finish_update, open_window
 
 

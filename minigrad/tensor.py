@@ -101,7 +101,7 @@ def backward(root: Tensor, gradient: Any, retain_graph: bool = False) -> dict[Te
     if root.node is None:
         _add_to_leaf(root, gradient, leaves)
         return leaves
-    uses = _count_uses(root.node)
+    uses = count_uses(root.node)
     gradients: dict[Node, Any] = {root.node: gradient}
     owned: set[Node] = set()
     ready = [root.node]
@@ -124,7 +124,7 @@ def backward(root: Tensor, gradient: Any, retain_graph: bool = False) -> dict[Te
     return leaves
 
 
-def _count_uses(root: Node) -> dict[Node, int]:
+def count_uses(root: Node) -> dict[Node, int]:
     """How often each node below `root` was used as an operand; refuses a freed tape."""
     uses: dict[Node, int] = {root: 1}
     stack = [root]

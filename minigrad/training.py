@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.accumulation import StepReport, Window, check_model, run
-from minigrad.arrays import constant, root, squared_norm
+from minigrad.accumulation import StepReport, Window, run
+from minigrad.arrays import constant, load_arrays, root, squared_norm
 from minigrad.batches import count_samples, micro_batches
-from minigrad.layers import Module, load_arrays
+from minigrad.layers import Module, check_model
 from minigrad.losses import Loss
 from minigrad.noise import NoiseMeter
 from minigrad.optimizers import Optimizer

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import minigrad as mg
-from minigrad.coupled import couples
+from minigrad.coupling import couples
 
 PENALTY = 0.25
 

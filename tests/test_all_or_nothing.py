@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import minigrad as mg
-from minigrad.randomness import current_samples
+from minigrad.samples import current_samples
 from minigrad.tensor import record
 from tests.bits import bits
 from tests.grades import Micro

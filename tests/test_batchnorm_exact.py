@@ -1,13 +1,12 @@
 """BatchNorm over the whole window: k micro-batches give the gradient of one batch.
 
 Held against one batch in minigrad, in PyTorch and, for rational forms, in Fractions with `==`. The
-reference is always the ordinary way through one batch, which uses nothing of coupled.py.
+reference is always the ordinary way through one batch, which uses nothing of coupling.py.
 """
 
 from __future__ import annotations
 
 import gc
-import importlib
 import sys
 from collections import Counter
 from fractions import Fraction
@@ -20,14 +19,13 @@ from hypothesis import strategies as st
 
 import minigrad as mg
 import minigrad.batchnorm
+from minigrad import coupling as exact_way
 from minigrad.accumulation import Window
 from minigrad.data import digits
-from minigrad.randomness import current_samples
+from minigrad.samples import current_samples
 from tests.bits import bits
 from tests.grades import Catch, Micro
 from tests.test_all_or_nothing import Fault
-
-coupled = importlib.import_module("minigrad.coupled")  # mg.coupled is the function
 
 N = 12
 SPLITS = [[N], [4, 4, 4], [5, 1, 4, 2], [1] * N]
@@ -466,7 +464,7 @@ def all_passes(model, loss, parts):
             with mg.drawing(window.next_samples(len(x), coupling)):
                 visit(x, targets, slice(start, stop))
 
-    passes = coupled.exact(window, loss, walk)
+    passes = exact_way.exact(window, loss, walk)
     window.finish(lambda: [p.grad for p in window.leaves if p.grad is not None])
     return [p.grad for p in model.parameters()], passes
 
@@ -484,7 +482,7 @@ def test_the_textbook_with_a_root_is_batchnorm():
 
 
 def no_adjoints(monkeypatch):
-    monkeypatch.setattr(coupled, "_add_gradients", lambda loss, sums: None)
+    monkeypatch.setattr(exact_way, "_add_gradients", lambda loss, sums: None)
 
 
 def running(channels, **options):
@@ -505,12 +503,12 @@ def test_the_other_ways_are_far_from_one_batch(monkeypatch, wrong, layers):
 @pytest.mark.parametrize("lost", ["mean", "variance"])
 def test_each_half_of_the_adjoints_is_needed(monkeypatch, lost):
     expected, *_ = run(lambda: chain(2), mg.cross_entropy, data(), [N])
-    right = coupled._carry
+    right = exact_way._carry
 
     def half(x, statistics, by_mean, by_var):
         return right(x, statistics, by_mean * (lost != "mean"), by_var * (lost != "variance"))
 
-    monkeypatch.setattr(coupled, "_carry", half)
+    monkeypatch.setattr(exact_way, "_carry", half)
     found, *_ = run(lambda: chain(2), mg.cross_entropy, data(), [4, 4, 4])
     assert gap(found, expected) > 1e-2
 
@@ -610,13 +608,13 @@ def window_of(model, loss):
 
 def test_adjoint_passes_leave_the_gradients_of_parameters_alone(monkeypatch):
     model, looks = chain(2), []
-    add = coupled._add_gradients
+    add = exact_way._add_gradients
 
     def look(loss, sums):
         add(loss, sums)
         looks.append([p.grad for p in model.parameters()])
 
-    monkeypatch.setattr(coupled, "_add_gradients", look)
+    monkeypatch.setattr(exact_way, "_add_gradients", look)
     mg.accumulate(model, mg.cross_entropy, data(), 4)
     assert looks == [[None] * len(model.parameters())] * 2 * 3  # passes, micro-batches
 
@@ -682,10 +680,10 @@ def calls(step, files) -> Counter:
 
 @pytest.mark.parametrize("norm", [None, mg.LayerNorm, Micro, "evaluation"])
 def test_where_nothing_couples_a_window_asks_once_and_a_micro_batch_never(norm):
-    """Of coupled.py, and without BatchNorm of batchnorm.py too, no other line runs."""
+    """Of coupling.py, and without BatchNorm of batchnorm.py too, no other line runs."""
     model = chain(2).eval() if norm == "evaluation" else chain(2, norm, dropout=0.25)
     sgd = mg.SGD(model.parameters(), 0.5)
-    files = {coupled.__file__}
+    files = {exact_way.__file__}
     if norm in (None, mg.LayerNorm):
         files.add(minigrad.batchnorm.__file__)
     asked = Counter({"couples": 1, "<genexpr>": len(model.modules()) + 1})  # each module, once
@@ -1015,12 +1013,12 @@ def test_the_adjoints_are_the_two_sums_of_syncbatchnorm(monkeypatch):
     x, dy = rng.standard_normal((N, 2)), rng.standard_normal((N, 2))
     norm, kept = roughen(mg.BatchNorm(2, **F8)), []
 
-    class Keep(coupled.Coupling):
+    class Keep(exact_way.Coupling):
         def __init__(self, **options):
             super().__init__(**options)
             kept.append(self)
 
-    monkeypatch.setattr(coupled, "Coupling", Keep)
+    monkeypatch.setattr(exact_way, "Coupling", Keep)
     mg.accumulate(norm, lambda y, g: mg.per_sample(y * g), (x, dy), 5)
     (coupling,) = kept
     by_mean, by_var = (coupling.adjoints["element"][s] for s in coupling.leaves[norm])

@@ -17,7 +17,7 @@ import pytest
 
 import minigrad as mg
 from minigrad.losses import BATCH, Loss, Term
-from minigrad.randomness import current_samples
+from minigrad.samples import current_samples
 from tests.bits import bits
 from tests.grades import Catch
 

@@ -17,7 +17,7 @@ import minigrad as mg
 from minigrad import cli, command, demo
 from minigrad.data import TRAIN_SAMPLES, digits
 from minigrad.demo import Settings
-from minigrad.device import _move
+from minigrad.device import move_to
 from tests.fake_device import Meter, to_fake, to_host
 from tests.lines import PACKAGE
 
@@ -298,7 +298,7 @@ def test_on_a_device_the_demo_gives_the_same_bits(monkeypatch):
             yield memory
         memory.peak = meter.peak
 
-    monkeypatch.setattr(mg, "to_gpu", lambda thing: _move(thing, to_fake))
+    monkeypatch.setattr(mg, "to_gpu", lambda thing: move_to(thing, to_fake))
     monkeypatch.setattr(
         mg, "to_cpu", lambda data: data if isinstance(data, np.ndarray) else to_host(data)
     )

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import minigrad as mg
-from minigrad.device import _move
+from minigrad.device import move_to
 from tests.fake_device import Meter, to_fake, to_host
 from tests.grades import Micro
 from tests.replay import record, replay
@@ -93,7 +93,7 @@ def train(setting: str, move=None, updates: int = 3, **options) -> tuple[list, l
     architecture, loss, optimizer = SETTINGS[setting]
     model = model_of(**architecture)
     if move is not None:
-        _move(model, move)
+        move_to(model, move)
     optimizer = optimizer(model.parameters())
     average = mg.WeightAverage(model.parameters(), 0.9)
     reports = [
@@ -133,7 +133,7 @@ def test_an_update_waits_once_and_never_inside_a_micro_batch(setting):
         assert meter.index_copies == 0
 
     architecture, loss, _ = SETTINGS[setting]
-    model = _move(model_of(**architecture), to_fake)
+    model = move_to(model_of(**architecture), to_fake)
     x, y = classification()
     with Meter() as meter, meter.forbid_waits():
         for part in mg.micro_batches(len(x), 10):
@@ -154,7 +154,7 @@ def test_measuring_the_noise_waits_no_further_and_gives_the_bits_of_numpy(way):
 
 def test_labels_that_lie_on_the_device_are_trusted_and_cost_no_wait():
     x, y = classification()
-    model = _move(model_of(), to_fake)
+    model = move_to(model_of(), to_fake)
     optimizer = mg.SGD(model.parameters(), 0.1)
     with Meter() as meter:
         masked_y = np.where(np.arange(48) % 3 == 0, -100, y)
@@ -167,7 +167,7 @@ def test_labels_that_lie_on_the_device_are_trusted_and_cost_no_wait():
 
 def peak(k: int, move=to_fake, n: int = 64) -> int:
     """The most bytes that are alive in a warm update of n samples in k parts."""
-    model = _move(mg.MLP(32, 64, 64, 10), move)
+    model = move_to(mg.MLP(32, 64, 64, 10), move)
     optimizer = mg.Adam(model.parameters())
     rng = np.random.default_rng(0)
     batch = rng.standard_normal((n, 32)).astype(np.float32), rng.integers(0, 10, n)
@@ -187,7 +187,7 @@ def test_device_memory_is_flat_in_k_without_the_garbage_collector():
 
 
 def test_a_limit_that_the_whole_batch_breaks_is_kept_by_micro_batches_and_nothing_is_lost():
-    model = _move(mg.MLP(32, 64, 64, 10), to_fake)
+    model = move_to(mg.MLP(32, 64, 64, 10), to_fake)
     optimizer = mg.Adam(model.parameters())
     rng = np.random.default_rng(0)
     batch = rng.standard_normal((256, 32)).astype(np.float32), rng.integers(0, 10, 256)

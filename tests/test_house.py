@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import sys
 import tomllib
+from types import ModuleType as Module
 
 import pytest
 
@@ -99,6 +100,20 @@ def test_there_are_three_globals_that_change_and_no_more():
             if isinstance(node, ast.ClassDef) and node.name == "_Seed":
                 found.add(node.name)
     assert found == {"_recording", "_samples", "_Seed"}
+
+
+def test_no_file_takes_a_private_name_from_another():
+    for name in READING_ORDER:
+        tree = ast.parse((PACKAGE / name).read_text(encoding="utf-8"))
+        nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        ours = [node for node in nodes if (node.module or "").startswith("minigrad")]
+        assert not [a.name for node in ours for a in node.names if a.name.startswith("_")], name
+
+
+def test_no_public_name_hides_the_file_of_that_name():
+    files = {name.removesuffix(".py") for name in READING_ORDER}
+    hidden = {name for name in files & set(mg.__all__) if not isinstance(getattr(mg, name), Module)}
+    assert hidden == {"gradcheck"}  # as torch.autograd.gradcheck hides its own
 
 
 def test_public_names_are_documented_and_listed():

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import minigrad as mg
-from minigrad.device import _move
+from minigrad.device import move_to
 from tests.fake_device import Meter, to_fake
 
 SHAPES = [(3, 4), (4,), (4, 2, 2), ()]
@@ -603,7 +603,7 @@ def test_the_norm_of_float16_does_not_overflow():
 @every_optimizer
 def test_an_update_takes_its_memory_before_it_writes(name):
     """But for numbers: on a device each of them is a block of 512 bytes."""
-    net = _move(mg.MLP(32, 64, 64, 10), to_fake)
+    net = move_to(mg.MLP(32, 64, 64, 10), to_fake)
     optimizer = OPTIMIZERS[name](net.parameters())
     for p in net.parameters():
         p.grad = to_fake(np.ones(p.shape, np.float32))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import minigrad as mg
-from minigrad.device import _move
+from minigrad.device import move_to
 from tests.benchmarks.workloads import WORKLOADS, draw
 from tests.fake_device import Meter, to_fake
 from tests.grades import Micro
@@ -156,7 +156,7 @@ def test_a_step_makes_a_bounded_number_of_numpy_calls(name, most):
     workload = WORKLOADS[name]
     _, batch = draw(workload)
     norm = mg.BatchNorm if workload.batch_norm else None
-    model = _move(mg.MLP(*workload.widths, norm=norm, dtype=np.float32), to_fake)
+    model = move_to(mg.MLP(*workload.widths, norm=norm, dtype=np.float32), to_fake)
     optimizer = mg.Adam(model.parameters())
     step = lambda: mg.train_step(  # noqa: E731
         model, mg.cross_entropy, optimizer, batch, workload.micro_batch_size

@@ -72,7 +72,7 @@ def test_every_file_of_the_package_is_on_the_map():
 
 
 CORE = [
-    *("tensor.py", "functions.py", "losses.py", "randomness.py", "layers.py"),
+    *("tensor.py", "functions.py", "losses.py", "samples.py", "randomness.py", "layers.py"),
     *("normalization.py", "optimizers.py", "accumulation.py"),
 ]
 

@@ -40,8 +40,8 @@ from minigrad.arrays import filled
 from minigrad.batches import join
 from minigrad.batchnorm import BatchNorm, Statistics
 from minigrad.losses import Loss, Term, check_loss, nonzero
-from minigrad.randomness import drawing
-from minigrad.tensor import Tensor, _count_uses, backward, no_grad, record
+from minigrad.samples import drawing
+from minigrad.tensor import Tensor, backward, count_uses, no_grad, record
 
 # `walk(visit, coupling)` makes one pass: visit(inputs, targets, part) for each micro-batch.
 Visit = Callable[[Any, tuple, slice], None]
@@ -248,7 +248,7 @@ class _Enough(BaseException):
 
 def _parents(x: Tensor) -> Iterator[Any]:
     """All operands of what x was computed from."""
-    return (parent for node in (_count_uses(x.node) if x.node else ()) for parent in node.parents)
+    return (parent for node in (count_uses(x.node) if x.node else ()) for parent in node.parents)
 
 
 def _as_leaves(statistics: Statistics) -> list[Tensor]:

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from minigrad.arrays import constant, fetch, filled, root, squared_norm
+from minigrad.arrays import constant, fetch, root, squared_norm
 from minigrad.batches import count_samples, each, micro_batches, take
-from minigrad.coupling import HELD, Coupling, Visit, couples, exact
+from minigrad.coupling import Coupling, Visit, couples, exact
 from minigrad.layers import Module, check_model
 from minigrad.losses import BATCH, WINDOW, Loss, Term, check_loss, nonzero
 from minigrad.noise import GradientNoise, NoiseMeter
@@ -45,8 +46,9 @@ class Sum:
 class StepReport:
     """What a window did. loss: the value that was differentiated, of the whole window.
 
-    weights: what each unit was divided by. grad_norm: of the finished gradient, before clipping;
-    None for Fractions. passes: how often each sample was looked at. reason: why `updated` is False.
+    weights: how much each unit weighs, by which "mean" divides it. grad_norm: of the finished
+    gradient, before clipping; None for Fractions. passes: how often each sample was looked at.
+    reason: why `updated` is False.
     noise: that of the gradient, where it was asked for (noise.py).
     """
 
@@ -65,18 +67,18 @@ class Window:
     """The sums of one window, while its micro-batches come in; the parameters stand still."""
 
     model: Module
-    leaves: dict[Tensor, Any]  # its keys: whose `.grad` this window fills, and clears
+    leaves: dict[Tensor, Any]  # its keys: whose `.grad` this window fills and clears; more may join
     reduction: str
     update: int
     meter: NoiseMeter | None = None
     seed: int = field(default_factory=current_seed)
-    samples: int = 0
+    samples: int = 0  # up to which the batch was looked at, in this pass
     micro_batches: int = 0
+    passes: int = 1
     sums: dict[str, Sum] = field(default_factory=dict)
     statistics: dict[Any, Any] = field(default_factory=dict)
     positions: dict[Any, int] = field(default_factory=dict)
-    penalty_moved: Any = False
-    replay_moved: Any = False
+    doubts: dict[str, Any] = field(default_factory=dict)  # by what is wrong then: was it seen?
     gradients: list[Any] = field(default_factory=list)  # the finished ones
     frozen: list[Tensor] = field(default_factory=list)  # by a pass that wants no gradient of them
 
@@ -94,12 +96,12 @@ class Window:
         for p in self.leaves:
             p.grad = p.home = None
 
-    def next_samples(self, count: int, coupling: Coupling | None = None) -> Samples:
-        """The draw context of the next `count` samples."""
-        start, self.samples = self.samples, self.samples + count
+    def look_at(self, part: slice, coupling: Coupling | None = None) -> Samples:
+        """The samples of this part of the batch, as the layers see them."""
+        self.samples = part.stop
         moves = coupling is None or coupling.last  # what other passes see moves no statistics
         seen = self.model.modules, self.statistics if moves else {}, self.positions
-        return Samples(self.seed, self.update, start, self.samples, *seen, coupling=coupling)
+        return Samples(self.seed, self.update, part.start, part.stop, *seen, coupling=coupling)
 
     def add(self, loss: Loss, every: bool = False) -> None:
         """Differentiate the loss of one micro-batch and add all it holds to the sums.
@@ -111,6 +113,9 @@ class Window:
         if not every and self.micro_batches > 1 and any(t.unit == BATCH for t in loss.terms):
             what = "a loss of the whole batch was computed on a micro-batch, expected all outputs"
             raise ValueError(f"{what} at once: mark it with @mg.coupled, and call train_step")
+        for term in loss.terms:  # all units, in one order, whatever counts here
+            if term.unit not in self.sums:
+                self.sums[term.unit] = Sum(0, 0, {} if self.sums else None)
         terms = [term for term in loss.terms if self._counts(term, every)]
         for term in terms:
             self._add_term(term, retain_graph=term is not terms[-1])
@@ -121,88 +126,65 @@ class Window:
 
     def _counts(self, term: Term, every: bool) -> bool:
         """False for a term that adds nothing: all targets masked, or a penalty seen before."""
-        if term.unit == WINDOW and WINDOW in self.sums:
+        if term.unit == WINDOW and self.sums[WINDOW].weight:
             first, now = self.sums[WINDOW].total, _value_of(term)
-            moved = (first != now) & (first == first)  # a NaN, which equals nothing, did not move
-            self.penalty_moved = self.penalty_moved | moved
+            what = "mg.penalty() got other values in other micro-batches, expected a term that"
+            wrong = f"{what} depends on parameters alone; mg.per_sample is for data"
+            self.doubt(wrong, (first != now) & (first == first))  # a NaN, equal to none, stays
             return False
         return every or hasattr(term.weight, "shape") or bool(term.weight)
 
     def _add_term(self, term: Term, retain_graph: bool) -> None:
-        total = term.total
-        seed = filled(total.data, term.coefficient)
-        mine = self.sums.get(term.unit)
-        if mine is None:
-            mine = self.sums[term.unit] = Sum(0, 0, {} if self.sums else None)
-        if mine.gradients is None:
-            self.adopt(backward(total, seed, retain_graph))
-        else:
-            self._backward_into(mine.gradients, total, seed, retain_graph)
+        mine = self.sums[term.unit]
+        backward(term.total, term.seed(), retain_graph, into=mine.gradients, leaves=self.leaves)
         mine.total = mine.total + _value_of(term)
-        mine.weight = mine.weight + constant(term.weight, total.data)
+        mine.weight = mine.weight + constant(term.weight, term.total.data)
 
-    def _backward_into(self, gradients: dict, total: Tensor, seed: Any, retain: bool) -> None:
-        """Walk the tape of a further unit into buffers of its own, in place of `.grad`."""
-        kept = [(p, p.grad, p.home) for p in self.leaves]
-        try:
-            for p, _, _ in kept:
-                p.grad, p.home = gradients.get(p), None
-            leaves = backward(total, seed, retain)
-            self.adopt({p: fresh for p, fresh in leaves.items() if p not in gradients})
-            gradients.update((p, p.grad) for p in leaves)
-            for p in leaves:
-                p.grad = None
-        finally:
-            for p, grad, home in kept:
-                p.grad, p.home = grad, home
-
-    def adopt(self, leaves: dict[Tensor, bool]) -> None:
-        """Take leaves of the loss that are no parameters of the model: they must start empty."""
-        for p, fresh in leaves.items():
-            if p not in self.leaves:
-                if not fresh:
-                    raise ValueError(HELD)
-                self.leaves[p] = None
+    def doubt(self, wrong: str, seen: Any) -> None:
+        """Remember whether something wrong was seen: to look at it now would wait."""
+        self.doubts[wrong] = self.doubts.get(wrong, False) | seen
 
     def finish(self, collect: Callable[[], list[Any]]) -> StepReport:
         """Divide, once, and report: the gradient in `.grad` is now that of the whole window.
 
-        collect: gives arrays that together hold the gradients. On a GPU there is one wait in here,
-        for all numbers of the report together (and more for a norm that float32 cannot hold).
+        collect: gives arrays that together hold the gradients.
         """
-        first, *others = self.sums.values() or [Sum(0, 0, None)]
         measured = [] if self.meter is None else self.meter.numbers()
-        gradients = collect()
-        for mine in (first, *others):
-            for g in gradients if mine is first else mine.gradients.values():
+        self._divide(collect())
+        self.gradients = collect()  # again, since further units may have brought gradients
+        return self._report(measured)
+
+    def _divide(self, gradients: list[Any]) -> None:
+        """Each unit's gradient by its weight, then all of them together in `.grad`."""
+        for mine in self.sums.values():
+            for g in gradients if mine.gradients is None else mine.gradients.values():
                 if self.reduction == "mean":
                     g /= nonzero(mine.weight)  # the one division
-        for mine in others:
-            for p, g in mine.gradients.items():
+        for mine in self.sums.values():
+            for p, g in (mine.gradients or {}).items():
                 p.grad = g if p.grad is None else np.add(p.grad, g, out=p.grad)
-            gradients = collect()
-        self.gradients = gradients
-        exact = bool(gradients) and gradients[0].dtype == object
-        square = None if exact else squared_norm(gradients)
+
+    def _report(self, measured: list[Any]) -> StepReport:
+        """All numbers of the window. On a GPU there is one wait in here, for all of them together
+        (and more for a norm that float32 cannot hold). Raises ValueError where a doubt is true."""
+        rational = bool(self.gradients) and self.gradients[0].dtype == object
+        square = None if rational else squared_norm(self.gradients)
         totals = [mine.total for mine in self.sums.values()]
         weights = [mine.weight for mine in self.sums.values()]
-        doubts = self.penalty_moved, self.replay_moved
-        square, moved, replayed, *numbers = fetch([square, *doubts, *totals, *weights, *measured])
-        if replayed:
-            what = "a further pass over a micro-batch computed something else, expected the same"
-            raise ValueError(f"{what}: draw by mg.Dropout alone, detach nothing between BatchNorms")
-        if moved:
-            what = "mg.penalty() got other values in other micro-batches, expected a term that"
-            raise ValueError(f"{what} depends on parameters alone; mg.per_sample is for data")
-        n = len(totals)
-        totals, weights, measured = numbers[:n], numbers[n : 2 * n], numbers[2 * n :]
+        numbers = iter(fetch([square, *self.doubts.values(), *totals, *weights, *measured]))
+        square = next(numbers)
+        for wrong, seen in zip(self.doubts, numbers):
+            if seen:
+                raise ValueError(wrong)
+        totals, weights = list(islice(numbers, len(totals))), list(islice(numbers, len(weights)))
         divisors = map(nonzero, weights) if self.reduction == "mean" else [1] * len(weights)
         return StepReport(
             loss=sum(total / divisor for total, divisor in zip(totals, divisors, strict=True)),
             weights={u: w for u, w in zip(self.sums, weights, strict=True) if u != WINDOW},
-            grad_norm=None if exact else root(square, gradients),
+            grad_norm=None if rational else root(square, self.gradients),
             micro_batches=self.micro_batches,
-            noise=None if self.meter is None else self.meter.read(measured),
+            passes=self.passes,
+            noise=None if self.meter is None else self.meter.read(list(numbers)),
         )
 
 
@@ -217,11 +199,11 @@ def _value_of(term: Term) -> Any:
 # ------------------------------------------------------------------------------ the operation
 
 
-def run(window: Window, loss: Callable[..., Loss], batch: Any, parts: list[slice]) -> int:
+def run(window: Window, loss: Callable[..., Loss], batch: Any, parts: list[slice]) -> None:
     """All micro-batches of a batch, one after the other: forward, loss, backward.
 
-    batch: one that is cut into `parts`, or a list of as many micro-batches. Returns how often each
-    sample was looked at: once, but where samples are coupled (coupling.py).
+    batch: one that is cut into `parts`, or a list of as many micro-batches. Each sample is looked
+    at once, but where samples are coupled (coupling.py).
     """
     like = next(iter(window.leaves)).data
 
@@ -231,22 +213,20 @@ def run(window: Window, loss: Callable[..., Loss], batch: Any, parts: list[slice
         return array if stay else np.asarray(array, like=like)
 
     def walk(visit: Visit, coupling: Coupling | None = None) -> None:
-        window.samples = 0
         for j, part in enumerate(parts):
-            whole = batch[j] if isinstance(batch, list) else batch
-            inputs, *targets = whole if whole is not batch or len(parts) == 1 else take(batch, part)
+            inputs, *targets = batch[j] if isinstance(batch, list) else take(batch, part)
             if type(inputs) is not type(like):
                 inputs = each(inputs, to_device)
-            with drawing(window.next_samples(part.stop - part.start, coupling)):
+            with drawing(window.look_at(part, coupling)):
                 visit(inputs, targets, part)
 
-    coupled = len(parts) > 1 and couples(window.model, loss)
+    by_passes = len(parts) > 1 and couples(window.model, loss)
     if window.meter is not None:
-        window.meter.expect(len(parts), coupled)
-    if coupled:
-        return exact(window, loss, walk)
-    walk(lambda inputs, targets, part: window.add(loss(window.model(inputs), *targets)))
-    return 1
+        window.meter.expect(len(parts), by_passes)
+    if by_passes:
+        exact(window, loss, walk)
+    else:
+        walk(lambda inputs, targets, part: window.add(loss(window.model(inputs), *targets)))
 
 
 def accumulate(
@@ -278,10 +258,8 @@ def accumulate(
     meter = None if noise is None else NoiseMeter(noise, model.parameters())
     window = Window(model, dict.fromkeys(model.parameters()), reduction, update, meter)
     try:
-        passes = run(window, loss, batch, parts)
-        report = window.finish(lambda: [p.grad for p in window.leaves if p.grad is not None])
-        report.passes = passes
-        return report
+        run(window, loss, batch, parts)
+        return window.finish(lambda: [p.grad for p in window.leaves if p.grad is not None])
     except BaseException:
         window.clear()
         raise

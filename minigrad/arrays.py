@@ -9,6 +9,7 @@ looked at on the host, or not at all. Skip this file at first: the story begins 
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Iterable
 from fractions import Fraction
 from numbers import Rational
@@ -38,7 +39,7 @@ def real(values: Any) -> Any:
     if values.dtype.kind in "iub":
         values = values.astype(np.float64)
     if not _are_real(values):
-        what = f"Tensor() got {values!r} of dtype {values.dtype}"
+        what = f"Tensor() got {reprlib.repr(values.tolist())} of dtype {values.dtype}"
         raise TypeError(f"{what}, expected real numbers; use .astype, or mg.fractions")
     return fractions(values) if values.dtype == object else values
 

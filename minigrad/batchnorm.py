@@ -2,8 +2,8 @@
 
 The output for one sample depends on all others, by the mean and the variance of the batch, so that
 the loss is no sum over samples. Where a batch comes in micro-batches, `statistics` says what to
-standardize by; the three ways stand side by side in `BatchNorm.rows`. The running statistics, which
-serve in evaluation, move once an update in all of them, by the merged statistics of the window.
+standardize by: see `BatchNorm.rows`. The running statistics, which serve in evaluation, move once
+an update whatever it says, by the merged statistics of the window.
 
 Taught in lesson 07.
 """
@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minigrad import functions as F
-from minigrad.arrays import filled, gradient_dtype, shape_error, wide_sum
+from minigrad.arrays import filled, gradient_dtype, refuse_fractions, shape_error, wide_sum
 from minigrad.layers import Module, parameter
-from minigrad.samples import current_samples
+from minigrad.samples import Samples, current_samples
 from minigrad.tensor import Tensor
 
 
@@ -116,44 +116,43 @@ class BatchNorm(Module):
         return self.rows(moved.reshape(-1, channels)).reshape(moved.shape).transpose(back)
 
     def rows(self, x: Tensor) -> Tensor:
-        """Standardize the columns of x (rows, c)."""
-        if self.affine:
-            weight, bias = self.weight, self.bias
-        else:
-            weight, bias = (Tensor(filled(self.running_var, value)) for value in (1, 0))
+        """Standardize the columns of x (rows, c): in evaluation by the running statistics, in one
+        of several passes over a batch by what these have found, and else by their own."""
         samples = current_samples()
         coupling = samples.coupling if samples is not None and self.statistics == "batch" else None
-        if not self.training or coupling is not None:
-            half = x.dtype == np.float16
-            if half:  # statistics are float32
-                x, weight, bias = (t.astype(np.float32) for t in (x, weight, bias))
-            running = (v.astype(x.dtype, copy=False) for v in (self.running_mean, self.running_var))
-            mean, var = coupling.of(self, x) if self.training else map(Tensor, running)
-            y = F.rescale(x, mean, weight * inverse_deviation(var, self.eps), bias)
-            return y.astype(np.float16) if half else y
+        if self.training and coupling is None:
+            return self._by_own(x, samples)
+        dtype, x = x.dtype, _wide(x)
+        running = (_wide(Tensor(v)) for v in (self.running_mean, self.running_var))
+        mean, var = coupling.of(self, x) if self.training else running
+        weight, bias = map(_wide, self._weight_and_bias())
+        y = F.rescale(x, mean, weight * inverse_deviation(var, self.eps), bias)
+        return y if y.dtype == dtype else y.astype(dtype)
+
+    def _by_own(self, x: Tensor, samples: Samples | None) -> Tensor:
+        """By the statistics of x, or from there towards the running ones."""
         if samples is not None and samples.start and self.statistics == "batch":
-            what = (
-                "a BatchNorm with statistics='batch' met a micro-batch that is not the whole batch"
-            )
-            raise ValueError(
-                f"{what}, expected it in training and among the model's modules when the window "
-                "began; make it an attribute of the model, or choose 'micro' or 'running'"
-            )
-        if x.dtype.kind == "O":
-            raise TypeError("BatchNorm got Fractions, which have no square root; use floats")
+            raise ValueError(UNSEEN)
+        refuse_fractions("BatchNorm", (x.data,), "use .astype(np.float64)")
         if len(x) < 2:
             what = "BatchNorm got a micro-batch of one sample in training, expected two or more"
             raise ValueError(f"{what}; use a larger micro_batch_size, or LayerNorm")
+        weight, bias = self._weight_and_bias()
         if self.statistics == "running":
             weight, bias = self._towards_running(Statistics.of(x.data), weight, bias)
         y, mean, squares = F.batch_norm(x, weight, bias, self.eps)
         seen = Statistics(len(x), mean, squares)
         if samples is None:
             self.running_mean, self.running_var = self.moved(seen)
-        else:
+        else:  # in a window they move when it ends
             before = samples.statistics.get(self)
             samples.statistics[self] = seen if before is None else before.merge(seen)
         return y
+
+    def _weight_and_bias(self) -> tuple[Tensor, Tensor]:
+        if self.affine:
+            return self.weight, self.bias
+        return Tensor(filled(self.running_var, 1)), Tensor(filled(self.running_mean, 0))
 
     def _towards_running(self, own: Statistics, weight: Tensor, bias: Tensor) -> tuple:
         """Weight and bias by which r and d act: y = weight (r x + d) + bias, x standardized."""
@@ -169,6 +168,19 @@ class BatchNorm(Module):
         mean = (1 - m) * self.running_mean + m * seen.mean
         var = (1 - m) * self.running_var + m * (seen.squares / (seen.n - 1))
         return mean.astype(dtype, copy=False), var.astype(dtype, copy=False)
+
+
+UNSEEN = (
+    "a BatchNorm with statistics='batch' met a micro-batch that is not the whole batch, expected "
+    "it in training and among the model's modules when the window began; make it an attribute of "
+    "the model, or choose 'micro' or 'running'"
+)
+
+
+def _wide(x: Tensor) -> Tensor:
+    """x in the dtype in which sums are made: float32 for float16."""
+    wide = gradient_dtype(x.data)
+    return x if wide == x.dtype else x.astype(wide)
 
 
 def momentum_per_micro_batch(momentum: float, k: int) -> float:

@@ -55,8 +55,8 @@ def couples(model: Any, loss: Any) -> bool:
     )
 
 
-def exact(window: Any, loss: Callable[..., Loss], walk: Walk) -> int:
-    """Put the gradient of one whole batch into the window. Returns the passes over the data."""
+def exact(window: Any, loss: Callable[..., Loss], walk: Walk) -> None:
+    """Put the gradient of one whole batch into the window."""
     model, level = window.model, 0
     depth = 1 if couples(model, None) else 0  # of the chain, as far as it is known
     coupling = Coupling(probing=depth > 0)
@@ -87,8 +87,14 @@ def exact(window: Any, loss: Callable[..., Loss], walk: Walk) -> int:
     walk(lambda *one: window.add(surrogate(*one), every=True), coupling)
     coupling.end()
     window.statistics.update(coupling.statistics)
-    window.replay_moved = coupling.moved
-    return coupling.passes
+    window.doubt(OTHERWISE, coupling.moved)
+    window.passes = coupling.passes
+
+
+OTHERWISE = (
+    "a further pass over a micro-batch computed something else, expected the same: draw by "
+    "mg.Dropout alone, detach nothing between BatchNorms"
+)
 
 
 class Coupling:
@@ -286,22 +292,12 @@ def _frozen(window: Any) -> Iterator[None]:
         p.requires_grad = True
 
 
-HELD = (
-    "the loss reached a leaf outside of the model that held a gradient, expected None; make it a "
-    "parameter of the model"
-)
-
-
 def _add_gradients(loss: Loss, sums: dict[str, dict[Tensor, Any]]) -> None:
-    """Add the gradients of a loss to `sums`, by unit and leaf, and leave none in `.grad`."""
+    """Add the gradients of a loss to `sums`, by unit and leaf, and touch no `.grad`."""
     terms = [term for term in loss.terms if term.total.requires_grad]
     for term in terms:
-        seed, mine = filled(term.total.data, term.coefficient), sums.setdefault(term.unit, {})
-        if any(isinstance(p, Tensor) and p.grad is not None for p in _parents(term.total)):
-            raise ValueError(HELD)  # before it is added to
-        for leaf in backward(term.total, seed, term is not terms[-1]):
-            mine[leaf] = mine[leaf] + leaf.grad if leaf in mine else leaf.grad.copy()
-            leaf.grad = None
+        mine = sums.setdefault(term.unit, {})
+        backward(term.total, term.seed(), term is not terms[-1], into=mine)
 
 
 # ---------------------------------------------------------------- losses of a whole batch
@@ -323,8 +319,7 @@ def _cached(window: Any, loss: Callable[..., Loss], walk: Walk, coupling: Coupli
     walk(keep, coupling)
     arrays, targets = join(seen)
     whole = [Tensor(array, requires_grad=True) for array in _tuple(arrays)]
-    count, window.samples = window.samples, 0
-    with drawing(window.next_samples(count)):  # what the loss draws belongs to the samples too
+    with drawing(window.look_at(slice(0, window.samples))):  # what a loss draws is theirs, too
         total = check_loss(loss(tuple(whole) if isinstance(arrays, tuple) else whole[0], *targets))
     cache: dict[str, dict[Tensor, Any]] = {}
     _add_gradients(Loss([replace(term, coefficient=1) for term in total.terms]), cache)

@@ -3,7 +3,7 @@
 `record(y, parents, pullback)` puts an operation on the tape; `g` is always the gradient of the
 result, and a pullback returns one gradient per parent. Sorted by complexity: elementwise functions,
 reductions, joining and looking up, and last the fused operations, whose closed-form gradients are
-derived in a comment and held against the composition of simple operations by a test.
+derived in their docstrings and held against the composition of simple operations by a test.
 
 Taught in lesson 03.
 """
@@ -241,7 +241,7 @@ def linear(x: Any, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         g = g if len(shape) == 2 else g.reshape(-1, outputs)
         product = np.multiply if len(g) == 1 else np.matmul  # no sum, no product of matrices
         dx = lambda out: g @ W.T if len(shape) == 2 else (g @ W.T).reshape(shape)  # noqa: E731
-        wide = {"dtype": np.float32} if g.dtype == np.float16 else {}
+        wide = {"dtype": gradient_dtype(g)} if gradient_dtype(g) != g.dtype else {}
         dW = lambda out: product(rows.T, g, out=out, **wide)  # noqa: E731
         return (dx, dW) if bias is None else (dx, dW, wide_sum(g, 0))
 

@@ -22,6 +22,8 @@ import numpy as np
 from minigrad.arrays import (
     all_below,
     check_below,
+    filled,
+    gradient_dtype,
     integers,
     plain,
     same_sum,
@@ -46,6 +48,10 @@ class Term:
     coefficient: Any
     total: Tensor
     weight: Any
+
+    def seed(self) -> Any:
+        """What `backward` starts with: the derivative of the loss by `total`."""
+        return filled(self.total.data, self.coefficient)
 
 
 class Loss:
@@ -140,8 +146,8 @@ def per_sample(values: Tensor, sample_weights: Any = None, unit: str | None = No
         found = "one number" if isinstance(values, Tensor) else f"a {type(values).__name__}"
         what = f"per_sample() got {found}, expected a Tensor with one value a sample"
         raise TypeError(f"{what}; do not sum or average it yourself")
-    if values.dtype == np.float16:
-        values = values.astype(np.float32)  # the sum might overflow
+    if (wide := gradient_dtype(values)) != values.dtype:
+        values = values.astype(wide)  # the sum might overflow
     if sample_weights is None:
         return _loss(values.sum(), values.data.size, unit or _unit(values.shape))
     w = _checked_weights(sample_weights, values.shape)
@@ -155,7 +161,8 @@ def penalty(value: Tensor) -> Loss:
     value: Tensor of one element. It costs one more gradient buffer, as every further unit does.
     """
     if not isinstance(value, Tensor) or value.data.size != 1:
-        raise TypeError("penalty() expects a Tensor of one element; sum it over the parameters")
+        what = f"penalty() got a {type(value).__name__} of shape {np.shape(value)}"
+        raise TypeError(f"{what}, expected a Tensor of one element; sum it over the parameters")
     return _loss(value, 1, WINDOW)
 
 
@@ -287,18 +294,11 @@ def cross_entropy(
         expected = f"{shape[:-1]}: one for each row of the logits {shape}"
         raise shape_error("cross_entropy() labels", labels.shape, expected)
     z, n = logits.data.reshape(-1, classes), labels.size
-    # rows: the weight of each label without its class; w: with it. None stands for 1 throughout.
     y, rows = _count(labels.reshape(-1), classes, ignore_index)
     if sample_weights is not None:
         samples = np.broadcast_to(_checked_weights(sample_weights, labels.shape), labels.shape)
         rows = samples.reshape(-1) if rows is None else rows * samples.reshape(-1)
-    w, by_class = rows, None
-    if class_weights is not None:
-        by_class = np.asarray(class_weights, like=y)
-        if by_class.shape != (classes,):
-            raise shape_error("class_weights", by_class.shape, f"({classes},), one a class")
-        _nonnegative(by_class, "class_weights")
-        w = by_class[y] if rows is None else rows * by_class[y]
+    w, by_class = _by_class(y, rows, class_weights, classes)
     weight = n if w is None else _sum_of(w)
     if w is not None:
         near = lambda a: a if a is None else np.asarray(a, dtype=z.dtype, like=z)  # noqa: E731
@@ -306,8 +306,9 @@ def cross_entropy(
     y, index = np.asarray(y, like=z), np.arange(n, like=z)
 
     z = z.T.copy()  # classes first: the sums over classes then run along whole rows of samples
-    if rows is not None:
-        z = np.where(rows > 0, z, 0)  # what does not count may be NaN
+    counts = rows if label_smoothing else w  # smoothed, a label looks at all classes
+    if counts is not None:
+        z = np.where(counts > 0, z, 0)  # what does not count may be NaN
     shifted = z - z.max(axis=0)
     p = np.exp(shifted)
     s = same_sum(p, 0)
@@ -335,6 +336,18 @@ def cross_entropy(
     weighted = class_weights is not None or sample_weights is not None
     unit = unit or ("weight" if weighted else "sample" if labels.ndim < 2 else "token")
     return _loss(record(total, (logits,), pullback), weight, unit)
+
+
+def _by_class(y: Any, rows: Any, class_weights: Any, classes: int) -> tuple[Any, Any]:
+    """The weights of labels y (n,), which are those of `rows` times those of their classes, and of
+    the classes; None for ones."""
+    if class_weights is None:
+        return rows, None
+    by_class = np.asarray(class_weights, like=y)
+    if by_class.shape != (classes,):
+        raise shape_error("class_weights", by_class.shape, f"({classes},), one a class")
+    _nonnegative(by_class, "class_weights")
+    return by_class[y] if rows is None else rows * by_class[y], by_class
 
 
 def _count(labels: Any, classes: int, ignore_index: int) -> tuple[Any, Any]:
@@ -367,6 +380,9 @@ def contrastive(outputs: tuple[Tensor, Tensor], temperature: float = 1.0) -> Los
     outputs: (a, b), (n, d) each. The mean over pairs of the cross-entropies of a b' / temperature
     by rows and by columns, and of these two (van den Oord et al. 2018; Radford et al. 2021).
     """
+    shapes = [t.shape for t in (outputs if isinstance(outputs, tuple) else (outputs,))]
+    if len(shapes) != 2 or shapes[0] != shapes[1] or len(shapes[0]) != 2:
+        raise shape_error("contrastive()", shapes, "a tuple of two of one shape, a row a sample")
     a, b = outputs
     pairs, z = np.arange(len(a)), a @ b.T * (1 / temperature)
     return 0.5 * (cross_entropy(z, pairs, unit=BATCH) + cross_entropy(z.T, pairs, unit=BATCH))
@@ -378,6 +394,8 @@ def dice(outputs: Tensor, targets: Any, smooth: float = 1.0) -> Loss:
 
     outputs: probabilities p (n, ...), targets t of their shape (Milletari, Navab & Ahmadi 2016).
     """
-    t = outputs.operand(targets)
+    t = as_tensor(targets, like=outputs)
+    if t.shape != outputs.shape:
+        raise shape_error("dice() targets", t.shape, f"{outputs.shape}, that of the outputs")
     overlap = ((outputs * t).sum() * 2 + smooth) / (outputs.sum() + t.sum() + smooth)
     return Loss([Term(BATCH, 1, 1 - overlap, 1)])

@@ -58,10 +58,7 @@ class Accumulator:
         self.micro_batches = self.updates = 0
         self.report: StepReport | None = None
         self._window: Window | None = None
-        self._left: tuple[list[int], list[Any]] = (
-            [],
-            [],
-        )  # what `_seen` saw after the last micro-batch
+        self._left: tuple[list, list] = [], []  # what `_seen` saw after the last micro-batch
         self._inside = False  # a micro-batch
         self._open = False  # the outer block
 
@@ -102,7 +99,7 @@ class Accumulator:
         self._check_untouched()
         self._inside = True
         try:
-            with drawing(window.next_samples(count)):
+            with drawing(window.look_at(slice(window.samples, window.samples + count))):
                 yield self
             if self._window is not window:
                 raise RuntimeError(
@@ -139,11 +136,10 @@ class Accumulator:
             raise ValueError("window() got no micro-batches, expected a list of one or more")
         window = open_window(self.model, self.options, self.reduction)
         try:
-            passes = run(window, loss, micro_batches, parts)
+            run(window, loss, micro_batches, parts)
             self.report = finish_update(window, self.options)
         finally:
             window.clear()
-        self.report.passes = passes
         self.micro_batches += len(parts)
         self.updates += self.report.updated
         return self.report
@@ -169,7 +165,8 @@ class Accumulator:
         """Add the loss of this micro-batch to the window. It is divided when the window ends."""
         if not self._inside or self._window is None:
             raise RuntimeError(
-                "backward() was called outside of `with accumulator.micro_batch(n):`"
+                "backward() was called outside of a micro-batch, expected it and the forward pass "
+                "inside of `with accumulator.micro_batch(n):`"
             )
         self._check_untouched()
         try:
@@ -219,7 +216,7 @@ class Accumulator:
                 "sums": sums,
                 "statistics": {place[m]: tuple(s) for m, s in window.statistics.items()},
                 "counts": (window.update, window.seed, window.samples, window.micro_batches),
-                "penalty_moved": window.penalty_moved,
+                "doubts": dict(window.doubts),
                 "updates": self._left[0],  # of the optimizers, which may be loaded before or after
             }
         }
@@ -250,7 +247,7 @@ class Accumulator:
             {modules[i]: Statistics(*s) for i, s in saved["statistics"].items()}
         )
         window.update, window.seed, window.samples, window.micro_batches = saved["counts"]
-        window.penalty_moved = saved["penalty_moved"]
+        window.doubts.update(saved["doubts"])
         window.meter = None  # what it saw before is not saved
         self._left = saved["updates"], self._seen()[1]
 

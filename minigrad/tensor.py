@@ -87,20 +87,23 @@ def record(data: Any, parents: Sequence[Tensor], pullback: Callable) -> Tensor:
     return result
 
 
-def backward(root: Tensor, gradient: Any, retain_graph: bool = False) -> dict[Tensor, bool]:
+def backward(
+    root: Tensor, gradient: Any, retain_graph: bool = False, into: Any = None, leaves: Any = None
+) -> None:
     """Add `gradient` times the derivative of `root` to `.grad` of every leaf that it came from.
 
     Reverse-mode accumulation (Linnainmaa 1970) without recursion: a node is walked when all that
     used its result have been. Its part of the tape is freed at once, unless `retain_graph`.
-    Returns the leaves that got a gradient, and for each whether its `.grad` was None before.
+    into: None, or a dict that takes the gradients, by leaf, in place of `.grad`, and adds to those
+    that it has. leaves: None, or a dict whose keys are the leaves that the caller looks after.
+    Others join them; one that holds a gradient already raises ValueError, and is not added to.
     """
     if not root.requires_grad:
         what = "backward() was called on a Tensor that requires no gradient"
         raise RuntimeError(f"{what}; compute it from ones that do, outside of no_grad()")
-    leaves: dict[Tensor, bool] = {}
     if root.node is None:
-        _add_to_leaf(root, gradient, leaves)
-        return leaves
+        _add_to_leaf(root, gradient, into, leaves)
+        return
     uses = count_uses(root.node)
     gradients: dict[Node, Any] = {root.node: gradient}
     owned: set[Node] = set()
@@ -119,9 +122,8 @@ def backward(root: Tensor, gradient: Any, retain_graph: bool = False) -> dict[Te
                 if not uses[parent]:
                     ready.append(parent)
             elif parent is not None:
-                _add_to_leaf(parent, contribution, leaves)
+                _add_to_leaf(parent, contribution, into, leaves)
         del contributions, contribution  # before the next pullback allocates
-    return leaves
 
 
 def count_uses(root: Node) -> dict[Node, int]:
@@ -153,26 +155,35 @@ def _add_to_node(node: Node, contribution: Any, gradients: dict, owned: set[Node
     if node not in gradients:
         gradients[node] = contribution
     elif node not in owned:
-        gradients[node] = sum_to(gradients[node] + contribution, node.shape)
+        total = np.add(gradients[node], contribution, dtype=gradient_dtype(contribution))
+        gradients[node] = sum_to(total, node.shape)  # which makes a bare Fraction an array
         owned.add(node)
     else:
         gradients[node] += contribution
 
 
-def _add_to_leaf(leaf: Tensor, contribution: Any, leaves: dict[Tensor, bool]) -> None:
+def _add_to_leaf(leaf: Tensor, contribution: Any, into: dict | None, leaves: dict | None) -> None:
     """Add to `.grad`. A leaf owns its gradient: the first contribution is written, never kept."""
+    if leaves is not None and leaf not in leaves:
+        if leaf.grad is not None:
+            what = "the loss reached a leaf outside of this window that held a gradient"
+            fix = "clear it with zero_grad(), or make it the model's and its optimizer's"
+            raise ValueError(f"{what}, expected None; {fix}")
+        leaves[leaf] = None
     deferred = callable(contribution)
-    leaves.setdefault(leaf, leaf.grad is None)
-    if leaf.grad is not None:
-        leaf.grad += sum_to(contribution(None) if deferred else contribution, leaf.data.shape)
+    held, home = (leaf.grad, leaf.home) if into is None else (into.get(leaf), None)
+    if held is not None:
+        held += sum_to(contribution(None) if deferred else contribution, leaf.data.shape)
         return
-    home = leaf.home
     if home is None:
         home = np.empty_like(leaf.data, dtype=gradient_dtype(leaf.data))
     written = contribution(home) if deferred else contribution
     if written is not home:
         home[...] = sum_to(written, leaf.data.shape)
-    leaf.grad = home
+    if into is None:
+        leaf.grad = home
+    else:
+        into[leaf] = home
 
 
 # ------------------------------------------------------------------------------------ Tensor
@@ -263,7 +274,8 @@ class Tensor:
         """`other` as the second operand of an operation with this Tensor."""
         if not isinstance(other, Tensor):
             weak = Tensor.__new__(Tensor)
-            weak.data, weak.node, weak.requires_grad = constant(other, self.data), None, False
+            weak.data, weak.grad, weak.home = constant(other, self.data), None, None
+            weak.node, weak.requires_grad = None, False
             return weak
         if other.data.dtype != self.data.dtype:
             what = f"an operation got Tensors of dtype {self.dtype} and {other.dtype}"

@@ -59,10 +59,8 @@ def train_step(
     parts = micro_batches(count_samples(batch), micro_batch_size, accumulation_steps)
     window = open_window(model, options, reduction)
     try:
-        passes = run(window, loss, batch, parts)
-        report = finish_update(window, options)
-        report.passes = passes
-        return report
+        run(window, loss, batch, parts)
+        return finish_update(window, options)
     finally:
         window.clear()
 
@@ -80,7 +78,8 @@ class Options:
     ) -> None:
         self.optimizers = optimizer if isinstance(optimizer, Sequence) else [optimizer]
         if not self.optimizers or not all(isinstance(o, Optimizer) for o in self.optimizers):
-            raise TypeError(f"the optimizer is {optimizer!r}, expected an mg.Optimizer or several")
+            what = f"the optimizer is a {type(optimizer).__name__}, expected an mg.Optimizer"
+            raise TypeError(f"{what} or a list of some; make one: mg.SGD(model.parameters(), lr)")
         self.parameters = [p for o in self.optimizers for p in o.parameters]
         if len(self.optimizers) > 1 and len(set(self.parameters)) < len(self.parameters):
             raise ValueError("two optimizers share a parameter, expected each in one of them")
@@ -193,7 +192,8 @@ class WeightAverage:
         if isinstance(parameters, Tensor) or not all(
             isinstance(p, Tensor) for p in self.parameters
         ):
-            raise TypeError("WeightAverage() expects the parameters in a list: model.parameters()")
+            what = f"WeightAverage() got {type(parameters).__name__}, expected a list of Tensors"
+            raise TypeError(f"{what}; pass model.parameters()")
         self.values = [p.data.copy() for p in self.parameters]
 
     def update(self) -> None:

@@ -505,8 +505,8 @@ def a_block_in_a_block(window):
 
 
 MISUSES = {
-    outside_a_block: "outside of `with accumulator.micro_batch",
-    outside_the_accumulator: "outside of `with accumulator.micro_batch",
+    outside_a_block: "inside of `with accumulator.micro_batch",
+    outside_the_accumulator: "inside of `with accumulator.micro_batch",
     a_block_without_the_accumulator: "outside of the accumulator",
     a_block_after_the_accumulator: "outside of the accumulator",
     twice_in_a_block: "called backward\\(\\) 2 times, expected once",

@@ -64,11 +64,25 @@ def test_a_leaf_outside_of_the_model_must_not_hold_an_old_gradient():
     loss = lambda out, y: mg.squared_error(out * scale, y)  # noqa: E731
     mg.accumulate(model, loss, BATCH, 1)
     first = scale.grad.copy()
-    with pytest.raises(ValueError, match="leaf outside of the model"):
+    with pytest.raises(ValueError, match="leaf outside of this window"):
         mg.accumulate(model, loss, BATCH, 1)
+    assert scale.grad == first, "it was added to before it was refused"
     scale.grad = None
     mg.accumulate(model, loss, BATCH, 3)
     np.testing.assert_allclose(scale.grad, first, rtol=1e-14)
+
+
+def test_a_parameter_of_no_optimizer_must_not_hold_an_old_gradient():
+    model = mg.Sequential(mg.Linear(2, 2, dtype=np.float64), linear())
+    optimizer = mg.SGD(model.layers[1].parameters(), 0.1)
+    mg.train_step(model, mg.squared_error, optimizer, BATCH, 1)
+    weight, stays = model.layers[0].weight, np.ones((2, 2))
+    assert weight.grad is None  # its gradient was computed, and forgotten as all are
+    weight.grad = stays
+    with pytest.raises(ValueError, match="or make it the model's and its optimizer's"):
+        mg.train_step(model, mg.squared_error, optimizer, BATCH, 1)
+    assert weight.grad is stays
+    assert np.all(stays == 1)
 
 
 def test_targets_of_binary_cross_entropy_are_probabilities():
@@ -118,7 +132,7 @@ def test_an_average_that_does_not_fit_fails_before_the_update():
         mg.train_step(model, mg.squared_error, optimizer, BATCH, 1, average=average)
     assert optimizer.updates == 0
     assert all(np.array_equal(before[k], a) for k, a in model.state_dict().items())
-    with pytest.raises(TypeError, match="in a list"):
+    with pytest.raises(TypeError, match="got Tensor, expected a list of Tensors"):
         mg.WeightAverage(model.layers[0].weight, 0.9)
 
 

@@ -177,7 +177,7 @@ def test_a_leaf_outside_of_the_model_starts_empty():
         results.append([p.grad for p in (*model.parameters(), scale)])
     assert gap(results[1], results[0]) < 1e-12
     before = scale.grad.copy()
-    with pytest.raises(ValueError, match="outside of the model that held a gradient"):
+    with pytest.raises(ValueError, match="outside of this window that held a gradient"):
         mg.accumulate(model, loss, views(), 5)
     assert all(p.grad is None for p in model.parameters())
     assert scale.grad == before
@@ -542,3 +542,22 @@ def test_beyond_the_outputs_the_peak_is_flat_in_k():
     finally:
         gc.enable()
     assert max(peaks.values()) < 1.1 * min(peaks.values())
+
+
+def test_targets_of_dice_have_the_shape_of_its_outputs():
+    outputs = mg.Tensor(np.full((4, 1), 0.5))
+    with pytest.raises(ValueError, match=r"dice\(\) targets got shape \(4,\), expected \(4, 1\)"):
+        mg.dice(outputs, np.ones(4))  # which would pair each with each
+
+
+ROWS = mg.Tensor(np.ones((4, 2)))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [ROWS, (ROWS,), (ROWS, ROWS, ROWS), (ROWS, ROWS[:3]), (ROWS[0], ROWS[0])],
+    ids=["one", "of one", "three", "uneven", "vectors"],
+)
+def test_a_contrastive_loss_asks_for_two_outputs_of_one_shape(wrong):
+    with pytest.raises(ValueError, match=r"contrastive\(\) got shape .*, expected a tuple of two"):
+        mg.contrastive(wrong)

@@ -423,5 +423,5 @@ def test_a_method_can_be_marked():
 
 
 def test_fractions_have_no_batchnorm():
-    with pytest.raises(TypeError, match="Fractions, which have no square root; use floats"):
+    with pytest.raises(TypeError, match=r"BatchNorm got Fractions, expected floats"):
         mg.BatchNorm(2).astype(object)(mg.fractions([[1, 2], [3, 4]]))

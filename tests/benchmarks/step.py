@@ -1,4 +1,4 @@
-"""How long a training step takes: minigrad beside hand-written NumPy and PyTorch.
+"""How long a training step takes: minigrad beside hand-written NumPy, PyTorch and small engines.
 
     python -m tests.benchmarks.step                      # all workloads: about ten minutes
     python -m tests.benchmarks.step --workload W1 W2     # some of them
@@ -6,8 +6,9 @@
 
 One process, all peers in turn, a block of at least 20 ms each, in 12 rounds; a ratio is the median
 over the rounds of two blocks of one round. In each round a peer is new, lest it train on into
-gradients of nearly zero, and it makes two steps before its clock starts. What is claimed is one
-BLAS thread and processor time: it is steadier than elapsed time and counts all that a peer does.
+gradients of nearly zero, and it makes two steps before its clock starts; one whose steps are long
+goes on where it was. What is claimed is one BLAS thread and processor time: it is steadier than
+elapsed time and counts all that a peer does but, as in timeit, the collection of cyclic garbage.
 A machine that others use gets noisy for minutes: three tries, and a ratio's best one counts.
 
 Some machines set OPENBLAS_CORETYPE or OPENBLAS_L2_SIZE, which slow a current NumPy: run with both
@@ -22,19 +23,32 @@ import os
 import platform
 import sys
 import time
+from importlib import metadata
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from tests.benchmarks.workloads import WORKLOADS, draw
+from tests.benchmarks.workloads import WORKLOADS, does, draw
 
 PEERS = {
     "minigrad": ("tests.benchmarks.ours", "Minigrad"),
     "hand+": ("tests.benchmarks.handplus", "HandPlus"),
     "PyTorch": ("tests.benchmarks.pytorch", "Eager"),
     "PyTorch fused": ("tests.benchmarks.pytorch", "Fused"),
+    "HIPS autograd": ("tests.benchmarks.engines.hips_autograd", "HipsAutograd"),
+    "SmallPebble": ("tests.benchmarks.engines.smallpebble", "SmallPebble"),
+    "DeZero": ("tests.benchmarks.engines.dezero", "DeZero"),
+    "micrograd": ("tests.benchmarks.engines.micrograd", "Micrograd"),
+}
+COMPARED = ("minigrad", "hand+")  # each to all that come after it
+PACKAGES = {  # whose versions are told
+    "PyTorch": "torch",
+    "HIPS autograd": "autograd",
+    "SmallPebble": "smallpebble",
+    "DeZero": "dezero",
+    "micrograd": "micrograd",
 }
 BOUNDS = {  # at most this many times a peer's time is what minigrad claims
     "hand+": {"W1": 1.6, "W2": 1.1, "W3": 1.1, "W4": 1.1, "W5a": 1.1, "W5b": 1.1},
@@ -42,6 +56,7 @@ BOUNDS = {  # at most this many times a peer's time is what minigrad claims
 }
 BLAS_FIELDS = ("internal_api", "version", "architecture", "num_threads")  # no path of the machine
 ROUNDS, BLOCK_SECONDS, WARM_STEPS = 12, 0.02, 2
+LONG_SECONDS = 0.2  # of a step: its peer is not made anew in each round
 
 
 def main(arguments=None):
@@ -64,8 +79,11 @@ def main(arguments=None):
     figures = describe(options.threads, options.tries)
     print_head(figures)
     gc.freeze()  # all that is loaded by now, so that the collection before a block is cheap
+    gc.disable()
     for name in options.workload:
-        tries = [measure(WORKLOADS[name], peers, options.threads) for _ in range(options.tries)]
+        workload = WORKLOADS[name]
+        able = {peer: made for peer, made in peers.items() if does(made, workload)}
+        tries = [measure(workload, able, options.threads) for _ in range(options.tries)]
         figures["workloads"][name] = summarize(name, tries, options.threads == 1)
         print_rows(name, figures["workloads"][name])
     if options.json:
@@ -99,13 +117,18 @@ def measure(workload, peers, threads):
     """Seconds a step: {peer: one figure a round}."""
     clock = time.process_time if threads == 1 else time.perf_counter
     drawn = draw(workload)
-    steps = {name: steps_a_block(warm(peers[name], workload, drawn), clock) for name in peers}
+    steps, kept = {}, {}
+    for name in peers:
+        peer = warm(peers[name], workload, drawn)
+        steps[name], last = steps_a_block(peer, clock)
+        if last > LONG_SECONDS:
+            kept[name] = peer
     seconds = {name: [] for name in peers}
     turns = list(peers)
     for _ in range(ROUNDS):
         turns.reverse()  # so that nobody always comes after the same peer
         for name in turns:
-            peer = warm(peers[name], workload, drawn)
+            peer = kept[name] if name in kept else warm(peers[name], workload, drawn)
             gc.collect()
             seconds[name].append(time_steps(peer, steps[name], clock) / steps[name])
     return seconds
@@ -120,11 +143,11 @@ def warm(peer_class, workload, drawn):
 
 
 def steps_a_block(peer, clock):
-    """How many steps take at least as long as a block: a power of two."""
+    """How many steps take at least as long as a block, a power of two; and seconds of them."""
     steps = 1
-    while time_steps(peer, steps, clock) < BLOCK_SECONDS:
+    while (seconds := time_steps(peer, steps, clock)) < BLOCK_SECONDS:
         steps *= 2
-    return steps
+    return steps, seconds
 
 
 def time_steps(peer, steps, clock):
@@ -143,6 +166,8 @@ def summarize(workload, tries, claimed):
     for peer in peers:
         summary["ms"][peer] = 1e3 * min(float(np.median(seconds[peer])) for seconds in tries)
     for peer, other in combinations(peers, 2):
+        if peer not in COMPARED:
+            continue
         medians = [float(np.median(np.divide(one[peer], one[other]))) for one in tries]
         ratio = {"best": min(medians), "tries": medians}
         if claimed and peer == "minigrad" and other in BOUNDS:
@@ -158,8 +183,9 @@ def summarize(workload, tries, claimed):
 def describe(threads, tries):
     """What was measured, how and where."""
     versions = {"Python": platform.python_version(), "NumPy": np.__version__}
-    if torch := sys.modules.get("torch"):
-        versions["PyTorch"] = torch.__version__
+    for name, package in PACKAGES.items():
+        if package in sys.modules:
+            versions[name] = metadata.version(package)
     return {
         "machine": {"processor": processor(), "cores": os.cpu_count(), "system": platform.system()},
         "versions": versions,
@@ -207,11 +233,11 @@ def print_rows(workload, summary):
     for peer, ms in summary["ms"].items():
         row = f"{workload:4}{peer:14}{ms:10.3f}"
         if ratio := summary["ratios"].get(f"minigrad / {peer}"):
-            row += f"{ratio['best']:15.2f}"
+            row += f"{ratio['best']:15.3g}"
             if "bound" in ratio:
                 row += f"{ratio['bound']:9.2f}  {'met' if ratio['met'] else 'MISSED':6}"
         if ratio := summary["ratios"].get(f"hand+ / {peer}"):
-            row = f"{row:60}{ratio['best']:10.2f}"
+            row = f"{row:60}{ratio['best']:10.3g}"
         print(row.rstrip(), flush=True)
 
 

@@ -2,7 +2,8 @@
 
 A peer is a class built as `Peer(workload, parameters, batch)`; its `step()` makes one update by
 Adam on that batch and returns the loss of the batch as a float. `peer.parameters()` gives its
-parameters as arrays, in the order and the shapes of `draw`.
+parameters as arrays, in the order and the shapes of `draw`. A peer that does not do each workload
+has `does(workload)`, which says whether it does.
 """
 
 from dataclasses import dataclass
@@ -42,6 +43,11 @@ WORKLOADS = {
         Workload("W5b", (784, 1024, 1024, 10), 2048, 2048),
     )
 }
+
+
+def does(peer_class, workload):
+    """Whether this peer does this workload."""
+    return not hasattr(peer_class, "does") or peer_class.does(workload)
 
 
 def draw(workload, seed=0):

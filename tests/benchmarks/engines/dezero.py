@@ -5,25 +5,18 @@ Its loss makes the gradients float64, which they stay on the whole way back.
 
 from itertools import pairwise
 from math import sqrt
+from unittest.mock import patch
 
 import numpy as np
 
-np.int = int  # DeZero 0.0.13 names it as it is imported, and NumPy 2 has none
+from tests.benchmarks.workloads import BETAS, EPSILON, LEARNING_RATE, MOMENTUM, NORM_EPSILON
 
-import dezero.functions as F  # noqa: E402
-import dezero.layers as L  # noqa: E402
-from dezero.models import Sequential  # noqa: E402
-from dezero.optimizers import Adam  # noqa: E402
-
-del np.int
-
-from tests.benchmarks.workloads import (  # noqa: E402
-    BETAS,
-    EPSILON,
-    LEARNING_RATE,
-    MOMENTUM,
-    NORM_EPSILON,
-)
+# DeZero 0.0.13 names `np.int` while it is imported; NumPy has had none since 1.24.
+with patch.object(np, "int", int, create=True):
+    import dezero.functions as F
+    import dezero.layers as L
+    from dezero.models import Sequential
+    from dezero.optimizers import Adam
 
 
 class DeZero:

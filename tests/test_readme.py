@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 import subprocess
 import sys
 import tomllib
@@ -15,7 +16,9 @@ from pathlib import Path
 import pytest
 
 import minigrad as mg
-from minigrad import cli
+from minigrad import cli, plotting
+from minigrad.data import measured
+from tests.benchmarks import draw
 from tests.lines import PACKAGE, READING_ORDER, counted, lines_of_code
 
 ROOT = PACKAGE.parent
@@ -82,17 +85,49 @@ def test_the_core_can_be_read_in_an_evening(files):
     assert sum(lines_of_code(PACKAGE / name) for name in files) <= 1300
 
 
-def test_the_table_of_speed_shows_the_figures_that_were_measured():
-    measured = json.loads((ROOT / "figures/data/speed.json").read_text(encoding="utf-8"))
-    rows = re.findall(
-        r"^\| (W\w+): .+? \| (\S+) \| (\S+) \| (\S+) \| (\S+) \|$", README, re.MULTILINE
-    )
-    assert [name for name, *_ in rows] == list(measured["workloads"])
+MEASURED = json.loads((ROOT / "figures/data/speed.json").read_text(encoding="utf-8"))
+
+
+def test_the_tables_of_speed_show_the_figures_that_were_measured():
+    row = r"^\| (W\w+): .+? \| (\S+) \| (\S+) \| (\S+) \| (\S+) \|$"
+    rows = re.findall(row, README, re.MULTILINE)
+    assert [name for name, *_ in rows] == list(MEASURED["workloads"])
     for name, ms, *shown in rows:
-        figures = measured["workloads"][name]
+        figures = MEASURED["workloads"][name]
         assert ms == f"{figures['ms']['minigrad']:.3g}"
         for peer, ratio in zip(("hand+", "PyTorch", "PyTorch fused"), shown, strict=True):
             assert ratio == f"{figures['ratios'][f'minigrad / {peer}']['best']:.2f}"
+
+    head, *rows = re.findall(r"^\| (time over .+|W\w+ \| .+) \|$", README, re.MULTILINE)
+    peers = head.split(" | ")[1:]
+    assert [one.split(" | ")[0] for one in rows] == list(MEASURED["workloads"])
+    for one in rows:
+        name, *shown = one.split(" | ")
+        ratios = MEASURED["workloads"][name]["ratios"]
+        for peer, number in zip(peers, shown, strict=True):
+            if f"minigrad / {peer}" not in ratios:
+                assert number == "-"
+                continue
+            middle = statistics.median(ratios[f"minigrad / {peer}"]["tries"])
+            assert abs(float(number.replace(",", "")) * middle - 1) < 0.05
+
+
+def test_the_command_that_draws_puts_the_tables_of_speed_right():
+    stale = re.sub(r"^(\| W\w+(?:: [^|]+)? \|).*", r"\1 |", README, flags=re.MULTILINE)
+    assert stale.count(" | |\n") == 2 * len(MEASURED["workloads"])
+    assert draw.filled(stale, MEASURED) == README
+
+
+def test_the_figure_of_speed_is_that_of_the_record(tmp_path):
+    """The same bytes where Matplotlib is that which drew the figures, else twice the same."""
+    matplotlib = pytest.importorskip("matplotlib")
+
+    def drawn():
+        return plotting.save(draw.figure(MEASURED), tmp_path / "x.svg").read_bytes()
+
+    same_version = matplotlib.__version__ == measured("rates")["versions"]["Matplotlib"]
+    expected = (ROOT / "figures/speed.svg").read_bytes()
+    assert drawn() == (expected if same_version else drawn())
 
 
 def test_the_factor_of_memory_is_that_of_the_demonstration(tmp_path):

@@ -3,6 +3,8 @@
     python -m tests.benchmarks.step                      # all workloads: about ten minutes
     python -m tests.benchmarks.step --workload W1 W2     # some of them
     python -m tests.benchmarks.step --threads 2          # two BLAS threads, elapsed time
+    python -m tests.benchmarks.step --json figures/data/speed.json    # and then, for the README,
+    python -m tests.benchmarks.draw
 
 One process, all peers in turn, a block of at least 20 ms each, in 12 rounds; a ratio is the median
 over the rounds of two blocks of one round. In each round a peer is new, lest it train on into

@@ -1,6 +1,6 @@
 """DeZero (Saitoh 2020), the framework of a book. After its `examples/mnist.py`.
 
-Its loss makes the gradients float64, which they stay on the whole way back.
+With NumPy 2 its loss makes the gradients float64, and so they stay on the whole way back.
 """
 
 from itertools import pairwise

@@ -1,8 +1,8 @@
 """HIPS autograd (Maclaurin, Duvenaud and Adams 2015). After its `examples/neural_net.py`.
 
-Its BatchNorm and ReLU are those of `examples/generative_adversarial_net.py`, with gain and shift
-and without running statistics, which nothing here reads. Its `adam` makes a whole training in one
-call and in float64: here are the lines of one of its steps, on the same flat vector, in float32.
+Of its own operations, as in `examples/generative_adversarial_net.py`, are ReLU and BatchNorm; this
+one keeps no running statistics, for nothing here reads them. Its `adam` makes a whole training in
+one call and in float64: here is one step, on a flat vector as there, in float32.
 """
 
 import autograd.numpy as np
@@ -46,32 +46,31 @@ class HipsAutograd:
         return float(total)
 
     def adam(self, g):
-        """A step of `autograd.misc.optimizers.adam`."""
+        """A step on the flat vector (Kingma and Ba 2015, algorithm 1)."""
         self.updates += 1
-        b1, b2 = BETAS
-        self.m = (1 - b1) * g + b1 * self.m
-        self.v = (1 - b2) * (g**2) + b2 * self.v
-        mhat = self.m / (1 - b1**self.updates)
-        vhat = self.v / (1 - b2**self.updates)
-        self.flat = self.flat - LEARNING_RATE * mhat / (np.sqrt(vhat) + EPSILON)
+        (beta1, beta2), t = BETAS, self.updates
+        self.m = beta1 * self.m + (1 - beta1) * g
+        self.v = beta2 * self.v + (1 - beta2) * g**2
+        root = np.sqrt(self.v / (1 - beta2**t)) + EPSILON
+        self.flat = self.flat - LEARNING_RATE / (1 - beta1**t) * self.m / root
 
     def parameters(self):
         """The parameters as arrays, in the order and the shapes of `workloads.draw`."""
         return [array for layer in self.unflatten(self.flat) for array in layer]
 
 
-def log_probabilities(layers, inputs):
+def log_probabilities(layers, x):
     """The logarithms of the softmax, (samples, classes)."""
-    for W, b, *norm in layers[:-1]:
-        outputs = np.dot(inputs, W) + b
-        inputs = np.maximum(0, batch_normalize(outputs, *norm) if norm else outputs)
-    W, b = layers[-1]
-    outputs = np.dot(inputs, W) + b
-    return outputs - logsumexp(outputs, axis=1, keepdims=True)
+    *hidden, (weight, bias) = layers
+    for hidden_weight, hidden_bias, *norm in hidden:
+        x = np.dot(x, hidden_weight) + hidden_bias
+        x = np.maximum(0, batch_normalize(x, *norm) if norm else x)
+    scores = np.dot(x, weight) + bias
+    return scores - logsumexp(scores, axis=1, keepdims=True)
 
 
-def batch_normalize(activations, gain, shift):
+def batch_normalize(x, gain, shift):
     """BatchNorm on the statistics of these samples."""
-    centred = activations - np.mean(activations, axis=0, keepdims=True)
+    centred = x - np.mean(x, axis=0, keepdims=True)
     variance = np.mean(centred**2, axis=0, keepdims=True)
     return gain * (centred / np.sqrt(variance + NORM_EPSILON)) + shift

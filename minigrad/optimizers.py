@@ -86,7 +86,12 @@ class Optimizer:
         return [gradients for flat in self.flats for gradients in flat.gather()]
 
     def step(self) -> None:
-        """One update of every parameter that has a gradient, by the gradient as it stands."""
+        """One update of every parameter that has a gradient, by the gradient as it stands.
+
+        Raises ValueError if none has: the update would count, in the schedule too.
+        """
+        if all(p.grad is None for p in self.parameters):
+            raise ValueError("step() found no gradient, expected one; leave it out after a window")
         self.gradients()
         self.write(self.prepare())
 

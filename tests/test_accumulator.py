@@ -631,6 +631,17 @@ def test_a_step_by_hand_inside_of_a_window_is_noticed(toy, inside):
     assert (sgd.updates, window.updates) == (1, 0)
 
 
+def test_a_step_by_hand_after_a_window_is_refused_and_does_not_count(toy):
+    """The usual `if (i + 1) % k == 0: optimizer.step()`: a schedule would run twice as fast."""
+    sgd = mg.SGD([toy.w], 1.0)
+    with mg.Accumulator(toy, sgd, accumulation_steps=1) as window:
+        with window.micro_batch(1):
+            backward(window)
+        with pytest.raises(ValueError, match="found no gradient, .* leave it out"):
+            sgd.step()
+    assert (toy.w.data, sgd.updates, window.updates) == (0, 1, 1)
+
+
 def test_the_count_of_updates_is_compared_by_its_value(toy):
     """Loading the optimizer's own state again makes another int of the same value: no step."""
     sgd = mg.SGD([toy.w], 1.0)

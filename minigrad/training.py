@@ -157,12 +157,15 @@ def finish_update(window: Window, options: Options) -> StepReport:
 def clip_grad_norm(parameters: Iterable[Tensor], max_norm: float) -> float:
     """Scale all gradients by one factor so that their common norm is at most `max_norm`.
 
-    Returns the norm before. To be called once a window, on the finished gradient, never on parts.
+    Returns the norm before. To be called once a window, on the finished gradient, never on parts:
+    raises RuntimeError inside a window of an Accumulator or of `train_step`.
     """
     if not max_norm > 0:
         raise ValueError(f"max_norm is {max_norm}, expected a number above 0")
-    if isinstance(parameters, Tensor):
-        parameters = [parameters]
+    parameters = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    if any(p.home is not None for p in parameters):  # lent for the time of a window
+        what = "clip_grad_norm() was called inside a window, expected a finished gradient"
+        raise RuntimeError(f"{what}; give clip_norm= to the Accumulator or to train_step")
     gradients = [p.grad for p in parameters if p.grad is not None]
     if any(g.dtype == object for g in gradients):
         raise TypeError("clip_grad_norm() got Fractions, which have no norm; use floats")

@@ -631,6 +631,25 @@ def test_a_step_by_hand_inside_of_a_window_is_noticed(toy, inside):
     assert (sgd.updates, window.updates) == (1, 0)
 
 
+def test_clipping_by_hand_inside_of_a_window_is_refused(toy):
+    """It would shorten what was added so far, in place, where nothing notices it."""
+    window = mg.Accumulator(toy, mg.SGD([toy.w], 1.0), accumulation_steps=2)
+
+    def loop():
+        with window:
+            for _ in range(2):
+                with window.micro_batch(1):
+                    backward(window, 4.0)
+                mg.clip_grad_norm([toy.w], 1.0)
+
+    with pytest.raises(RuntimeError, match="inside a window.*give clip_norm= to the Accumulator"):
+        loop()
+    assert (toy.w.data, toy.w.grad, window.updates) == (1, None, 0)
+    backward_by_hand = given(toy(np.array([4.0])))  # and outside of one it clips
+    backward_by_hand.sum().backward()
+    assert (mg.clip_grad_norm([toy.w], 1.0), toy.w.grad) == (4, 1)
+
+
 def test_a_step_by_hand_after_a_window_is_refused_and_does_not_count(toy):
     """The usual `if (i + 1) % k == 0: optimizer.step()`: a schedule would run twice as fast."""
     sgd = mg.SGD([toy.w], 1.0)

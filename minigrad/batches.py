@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from minigrad.tensor import Tensor
-
 
 def micro_batches(
     n: int, micro_batch_size: int | None = None, accumulation_steps: int | None = None
@@ -40,13 +38,15 @@ def micro_batches(
 def positive(name: str, value: Any) -> int:
     """`value` if it is an integer of 1 or more. Raises ValueError if not."""
     if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} is {value!r}, expected an integer of 1 or more")
+        many = hasattr(value, "__len__") and not isinstance(value, str)  # a batch, say: too long
+        given = f"a {type(value).__name__}" if many else repr(value)
+        raise ValueError(f"{name} is {given}, expected an integer of 1 or more")
     return int(value)
 
 
 def each(part: Any, change: Callable[[Any], Any]) -> Any:
     """`part`, an array or a tuple or dict of such, with each array changed."""
-    if hasattr(part, "dtype") and part.shape and not isinstance(part, Tensor):
+    if hasattr(part, "__array_function__") and part.shape:  # NumPy's or CuPy's, no Tensor
         return change(part)
     if isinstance(part, tuple):
         return tuple(each(value, change) for value in part)
@@ -74,8 +74,10 @@ def count_samples(batch: Any) -> int:
     """The length of axis 0, which all arrays of the batch share. Raises ValueError if not."""
     if not isinstance(batch, tuple) or not batch:
         size = " of 0" if isinstance(batch, tuple) else ""
-        what = f"the batch is a {type(batch).__name__}{size}"
-        raise TypeError(f"{what}, expected a tuple (inputs, targets, ...)")
+        what = f"the batch is a {type(batch).__name__}{size}, expected a tuple"
+        raise TypeError(
+            f"{what} (inputs, targets, ...); Accumulator.window() takes a list of micro-batches"
+        )
     lengths: list[int] = []
     each(batch, lambda array: lengths.append(len(array)))
     if not lengths or lengths.count(lengths[0]) != len(lengths):

@@ -291,7 +291,7 @@ def cross_entropy(
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"label_smoothing is {label_smoothing}, expected a number from 0 to 1")
     if labels.shape != shape[:-1] or not shape:
-        expected = f"{shape[:-1]}: one for each row of the logits {shape}"
+        expected = f"{shape[:-1]}: one a row of the logits {shape}; of one-hot take .argmax(-1)"
         raise shape_error("cross_entropy() labels", labels.shape, expected)
     z, n = logits.data.reshape(-1, classes), labels.size
     y, rows = _count(labels.reshape(-1), classes, ignore_index)

@@ -107,9 +107,10 @@ class Accumulator:
                     "dropped, since part of a gradient would stay; catch it outside of the block"
                 )
             if window.micro_batches != before + 1:
+                times = window.micro_batches - before
                 raise RuntimeError(
-                    f"a micro-batch called backward() {window.micro_batches - before} times, "
-                    "expected once; add losses with + first"
+                    f"a micro-batch called backward() {times} times, expected once; "
+                    + ("add losses with + first" if times else "call accumulator.backward(loss)")
                 )
             self._check_untouched()
             self.micro_batches += 1

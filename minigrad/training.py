@@ -78,8 +78,8 @@ class Options:
     ) -> None:
         self.optimizers = optimizer if isinstance(optimizer, Sequence) else [optimizer]
         if not self.optimizers or not all(isinstance(o, Optimizer) for o in self.optimizers):
-            what = f"the optimizer is a {type(optimizer).__name__}, expected an mg.Optimizer"
-            raise TypeError(f"{what} or a list of some; make one: mg.SGD(model.parameters(), lr)")
+            what = f"the optimizer is of {type(optimizer)}, expected an mg.Optimizer or a list"
+            raise TypeError(f"{what} of some; make one: mg.SGD(model.parameters(), lr)")
         self.parameters = [p for o in self.optimizers for p in o.parameters]
         if len(self.optimizers) > 1 and len(set(self.parameters)) < len(self.parameters):
             raise ValueError("two optimizers share a parameter, expected each in one of them")

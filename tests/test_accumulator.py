@@ -510,7 +510,7 @@ MISUSES = {
     a_block_without_the_accumulator: "outside of the accumulator",
     a_block_after_the_accumulator: "outside of the accumulator",
     twice_in_a_block: "called backward\\(\\) 2 times, expected once",
-    never_in_a_block: "called backward\\(\\) 0 times, expected once",
+    never_in_a_block: "0 times, expected once; call accumulator.backward\\(loss\\)",
     never_because_of_continue: "called backward\\(\\) 0 times, expected once",
     a_block_in_a_block: "inside another micro-batch",
 }
@@ -585,6 +585,37 @@ def test_the_number_of_samples_is_an_integer_of_1_or_more(toy, window, samples):
 
 
 # ------------------------------------------- what a loop may do to the gradients in between
+
+
+class Foreign:
+    """An array of another library, as of PyTorch: it has a dtype and a shape."""
+
+    dtype, shape = "float32", (4, 3)
+
+    def __len__(self):
+        return 4
+
+
+@pytest.mark.parametrize(
+    ("batch", "words"),
+    [
+        ((Foreign(), np.ones(4)), "holds a Foreign, expected arrays .* np.asarray"),
+        ([(np.ones(4), np.ones(4))], "is a list, expected a tuple .*; Accumulator.* takes a list"),
+    ],
+    ids=["foreign", "list"],
+)
+def test_a_batch_of_another_kind_is_refused_with_what_to_do(toy, batch, words):
+    with pytest.raises(TypeError, match=words):
+        mg.train_step(toy, given, mg.SGD([toy.w], 1.0), batch, micro_batch_size=2)
+
+
+def test_what_is_no_number_is_named_by_its_kind_in_one_line(toy, window):
+    x = np.ones((64, 64))
+    one_line = "^samples is a tuple, expected an integer of 1 or more$"
+    with pytest.raises(ValueError, match=one_line), window, window.micro_batch((x, x)):
+        pass
+    with pytest.raises(TypeError, match=r"^the optimizer is of <.*Foreign'>, expected an mg\.Opt"):
+        mg.Accumulator(toy, Foreign(), accumulation_steps=2)
 
 
 @pytest.mark.parametrize("steps", [2, 3])

@@ -675,6 +675,7 @@ ERRORS = [
     # ------------------------------------------------------------------------------- losses
     (lambda: mg.cross_entropy(z, [0, 1, 2]), ValueError, "(2, 3)", "(3,)", "labels"),
     (lambda: mg.cross_entropy(z, [[0], [1]]), ValueError, "(2, 3)", "(2, 1)", "labels"),
+    (lambda: mg.cross_entropy(z, np.eye(3, dtype=int)[:2]), ValueError, "(2,)", "argmax(-1)"),
     (lambda: mg.cross_entropy(leaf(1)[0], 0), ValueError, "()", "logits"),
     (lambda: mg.cross_entropy(z, [0, 3]), IndexError, "label 3", "0 to 2", "3 classes"),
     (lambda: mg.cross_entropy(z, [0, -1]), IndexError, "label -1", "0 to 2", "3 classes"),

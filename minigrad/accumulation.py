@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from minigrad.arrays import constant, fetch, root, squared_norm
-from minigrad.batches import count_samples, each, micro_batches, take
+from minigrad.batches import count_samples, micro_batches, near, take
 from minigrad.coupling import Coupling, Visit, couples, exact
 from minigrad.layers import Module, check_model
 from minigrad.losses import BATCH, WINDOW, Loss, Term, check_loss, nonzero
@@ -207,18 +207,11 @@ def run(window: Window, loss: Callable[..., Loss], batch: Any, parts: list[slice
     """
     like = next(iter(window.leaves)).data
 
-    def to_device(array: Any) -> Any:  # one micro-batch at a time
-        # Integers are indices, which are checked on the host: who uses them moves them.
-        stay = type(array) is type(like) or array.dtype.kind in "iub"
-        return array if stay else np.asarray(array, like=like)
-
     def walk(visit: Visit, coupling: Coupling | None = None) -> None:
         for j, part in enumerate(parts):
             inputs, *targets = batch[j] if isinstance(batch, list) else take(batch, part)
-            if type(inputs) is not type(like):
-                inputs = each(inputs, to_device)
             with drawing(window.look_at(part, coupling)):
-                visit(inputs, targets, part)
+                visit(near(inputs, like), targets, part)
 
     by_passes = len(parts) > 1 and couples(window.model, loss)
     if window.meter is not None:

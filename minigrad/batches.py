@@ -61,6 +61,19 @@ def take(part: Any, where: slice) -> Any:
     return each(part, lambda array: array[where])
 
 
+def near(inputs: Any, like: Any) -> Any:
+    """The inputs of a micro-batch where the array `like` lies, but integers where they are.
+
+    They are indices, which are checked on the host: who uses them moves them.
+    """
+
+    def moved(array: Any) -> Any:
+        stays = type(array) is type(like) or array.dtype.kind in "iub"
+        return array if stays else np.asarray(array, like=like)
+
+    return inputs if type(inputs) is type(like) else each(inputs, moved)
+
+
 def join(parts: Sequence[Any]) -> Any:
     """Parts of an array, or of a tuple or dict of arrays, as they were before they were cut."""
     if isinstance(parts[0], tuple):

@@ -90,9 +90,8 @@ class Optimizer:
 
         Raises ValueError if none has: the update would count, in the schedule too.
         """
-        if all(p.grad is None for p in self.parameters):
+        if not self.gradients():
             raise ValueError("step() found no gradient, expected one; leave it out after a window")
-        self.gradients()
         self.write(self.prepare())
 
     def prepare(self) -> tuple[Any, list[Any]]:

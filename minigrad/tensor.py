@@ -164,6 +164,9 @@ def _add_to_node(node: Node, contribution: Any, gradients: dict, owned: set[Node
 
 def _add_to_leaf(leaf: Tensor, contribution: Any, into: dict | None, leaves: dict | None) -> None:
     """Add to `.grad`. A leaf owns its gradient: the first contribution is written, never kept."""
+    if leaves is None and into is None and leaf.home is not None:
+        what = "backward() reached a parameter of an open window, which would count it as its own"
+        raise RuntimeError(f"{what}; call accumulator.backward(loss), or end the window first")
     if leaves is not None and leaf not in leaves:
         if leaf.grad is not None:
             what = "the loss reached a leaf outside of this window that held a gradient"

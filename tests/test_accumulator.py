@@ -497,6 +497,19 @@ def never_because_of_continue(window):
                 backward(window, g)
 
 
+def backward_by_hand_in_a_block(window):
+    with window, window.micro_batch(1):
+        backward(window)
+        given(window.model(np.ones(1))).sum().backward()
+
+
+def backward_by_hand_between_blocks(window):
+    with window:
+        with window.micro_batch(1):
+            backward(window)
+        given(window.model(np.ones(1))).sum().backward()
+
+
 def a_block_in_a_block(window):
     with window, window.micro_batch(1):
         backward(window)
@@ -512,6 +525,8 @@ MISUSES = {
     twice_in_a_block: "called backward\\(\\) 2 times, expected once",
     never_in_a_block: "0 times, expected once; call accumulator.backward\\(loss\\)",
     never_because_of_continue: "called backward\\(\\) 0 times, expected once",
+    backward_by_hand_in_a_block: "a parameter of an open window, .* accumulator.backward",
+    backward_by_hand_between_blocks: "a parameter of an open window, .* accumulator.backward",
     a_block_in_a_block: "inside another micro-batch",
 }
 

@@ -851,7 +851,8 @@ print("passes: one part in 10^12; refused, though right: relu at 0")
 
 # %%
 # The file itself. Beyond the lesson it keeps dtypes, lets an optimizer say where a gradient should
-# lie, lets a costly pullback write straight into that place, and can retain the tape.
+# lie, lets a costly pullback write straight into that place, can retain the tape, and refuses what
+# would disturb a window that is open (lesson 04); `into` is for gradients kept out of `.grad`.
 from minigrad.reading import show_source
 
 show_source(tensor.record, tensor.backward, tensor.count_uses)

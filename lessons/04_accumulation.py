@@ -673,8 +673,8 @@ print("4, with masks that belong to the samples, as in minigrad: exact (==)")
 #
 # Our `accumulated` is, with reports and several weights, what runs in the package. `run` is the
 # loop; inside `drawing(...)` condition 4 is kept; `window.add` calls `backward`, and adds up sums
-# and weights; `window.finish` holds the one division, which lesson 05 reads. Find the one line with
-# all three stages of a micro-batch: forward, loss, backward.
+# and weights; `window.finish` divides, once, as lesson 05 reads. Find the one line with all three
+# stages of a micro-batch: forward, loss, backward.
 
 # %%
 show_source(mg.accumulate, mg.accumulation.run)

@@ -753,11 +753,13 @@ plotting.show(
 # The window adds sums and weights; `Window.finish` divides, at the end and nowhere else. There is
 # no $1/k$ that anybody could own. **Before you run the next cell:** what should happen if a loop
 # divides on its own? Then find the one line with `/=` in the code that it shows. (`self.sums` holds
-# a sum and a weight for each unit, and the gradients of every unit but the first lie apart until
-# they are divided; all that comes after these is the report.)
+# a sum and a weight for each unit. The gradients of the first unit add up in `.grad`, where the
+# optimizer collects them; those of the others lie apart until they are divided.)
 
 # %%
-show_source(mg.losses.Term, mg.accumulation.Window.finish)
+from minigrad.accumulation import Window
+
+show_source(mg.losses.Term, Window.finish, Window._divide)
 
 toy, x = Toy(), mg.fractions([1, 2, 3])
 loss = mg.squared_error(toy(x), 2 * x)

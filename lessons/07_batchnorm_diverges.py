@@ -879,14 +879,15 @@ def run(b, updates=12):
 
 assert gap(run(b=3), run(N)) < 1e-10
 print("12 updates with b = 3 and with one batch: weights and running statistics equal (< 1e-10)\n")
-show_source(mg.BatchNorm.rows)
+show_source(mg.BatchNorm.rows, mg.BatchNorm._by_own)
 
 # %% [markdown]
 # Three passes over the data in place of one. In the code above `samples` is what minigrad knows of
 # the window (None where the layer is called by itself), and `coupling.of` is where mean and
 # variance of the whole batch come from, as variables that have gradients of their own. How that
 # works, and what it costs in passes and memory with more than one BatchNorm, is lesson
-# [08](08_exact_batchnorm.ipynb). Below it stand the two ways in which each micro-batch has its own.
+# [08](08_exact_batchnorm.ipynb). `_by_own` holds the two ways in which each micro-batch has its
+# own.
 #
 # ## Usual mistakes
 #

@@ -148,6 +148,7 @@ def squared_norm(gradients: Iterable[Any]) -> Any:
 
 def root(square: float, gradients: list[Any]) -> float:
     """The square root; a square that overflowed, or all but vanished, is computed again."""
+    # Below 1e-30 a float32 square may have lost squares of less than its smallest normal, 1e-38.
     if 1e-30 < square < math.inf or math.isnan(square) or not gradients:
         return math.sqrt(square)
     largest = max(float(np.max(np.abs(g))) for g in gradients)

@@ -1,9 +1,9 @@
 """Optimizers: one update of all parameters from their gradients.
 
 The parameters lie side by side in one flat array, and their gradients and the optimizer's state in
-arrays like it (flat.py): an update is then a few lines over vectors, as in the papers. What must
-happen once per update, weight decay and the count of updates, happens in here; that an update is
-made once a window is training.py's.
+arrays like it (flat.py): an update is then a few lines over vectors, as in the papers. Weight decay
+and the count of updates belong to an update and happen in here; training.py sees to it that there
+is one update a window.
 
 Taught in lesson 03 and lesson 06.
 """
@@ -28,6 +28,9 @@ BLOCK = 1 << 17  # elements that an update works on at a time, which bounds its 
 
 class Optimizer:
     """What all optimizers share. A subclass names its `states` and writes `update`.
+
+    An update has two halves, so that none is left half done: `prepare` does all that may fail,
+    `write` only writes.
 
     lr: the learning rate, a number or a function of the number of updates made so far
     (schedules.py): so a schedule cannot count anything but updates.
@@ -113,8 +116,8 @@ class Optimizer:
                         self.update(p, g, rate, s, t, *(state[name][block] for name in state))
 
     def update(self, p: Any, g: Any, lr: float, s: Any, t: Any, *states: Any) -> None:
-        """Change the block `p` and its states in place, but not its gradient `g`. s, t: scratch of
-        the same length. `self.updates` counts this update already."""
+        """Change the block `p` and its states in place, but not its gradient `g`. s, t: scratch
+        arrays of the same length, whose values are free. `self.updates` counts this update."""
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:

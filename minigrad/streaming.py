@@ -1,5 +1,10 @@
 """Accumulation for loops that stream micro-batches: where the window is not one batch in memory.
 
+A loader gives one micro-batch at a time, and each passes by once. `Accumulator` opens a window,
+adds to it block by block, and ends it by the same `finish_update` as `train_step`. What needs
+several passes over a window, as BatchNorm on the statistics of the batch does, takes a list of
+micro-batches: `Accumulator.window`.
+
 Taught in lesson 05.
 """
 

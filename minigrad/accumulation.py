@@ -150,8 +150,10 @@ class Window:
         collect: gives arrays that together hold the gradients.
         """
         measured = [] if self.meter is None else self.meter.numbers()
-        self._divide(collect())
-        self.gradients = collect()  # again, since further units may have brought gradients
+        self.gradients = collect()
+        self._divide(self.gradients)
+        if len(self.sums) > 1:
+            self.gradients = collect()  # again: further units may have brought gradients
         return self._report(measured)
 
     def _divide(self, gradients: list[Any]) -> None:

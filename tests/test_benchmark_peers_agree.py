@@ -1,5 +1,7 @@
 """The peers of the benchmark do the same work: from the same start, they make the same steps."""
 
+import sys
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 from importlib import import_module
@@ -9,6 +11,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from tests.benchmarks.handplus import HandPlus
+from tests.benchmarks.ours import Minigrad
 from tests.benchmarks.step import PACKAGES, PEERS
 from tests.benchmarks.workloads import WORKLOADS, Workload, does, draw
 
@@ -74,3 +77,23 @@ def test_running_statistics_of_hand_written_numpy_are_those_of_pytorch():
     for statistic, running in zip(("running_mean", "running_var"), hand.running):
         wanted = np.concatenate([getattr(norm, statistic).numpy() for norm in norms])
         np.testing.assert_allclose(running, wanted, rtol=1e-5, atol=1e-6)
+
+
+def python_calls(widths):
+    """The calls of Python's and C's functions in one update of a net of these widths."""
+    workload = replace(WORKLOADS["W1"], widths=widths)
+    peer, events = Minigrad(workload, *draw(workload)), Counter()
+    peer.step()
+    sys.setprofile(lambda frame, event, argument: events.update([event]))
+    try:
+        peer.step()
+    finally:
+        sys.setprofile(None)
+    return events["call"], events["c_call"]
+
+
+def test_what_python_does_for_an_update_does_not_depend_on_the_widths_of_the_net():
+    """So it weighs on small nets alone: W1 is slow beside hand+, and W3 is not."""
+    small = python_calls((64, 64, 10))
+    assert small == python_calls((784, 128, 10))
+    assert small < python_calls((64, 64, 64, 10))  # but on its depth

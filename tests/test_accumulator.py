@@ -14,20 +14,7 @@ import pytest
 import minigrad as mg
 from tests.bits import bits
 from tests.grades import Micro
-
-
-class Toy(mg.Module):
-    """outputs = w x: with the loss `given`, the gradient of a sample is its input."""
-
-    def __init__(self, w=0.0):
-        self.w = mg.parameter(np.array(w))
-
-    def forward(self, x):
-        return x * self.w
-
-
-def given(outputs):
-    return mg.per_sample(outputs)
+from tests.toys import Toy, given
 
 
 def blocks(sizes):

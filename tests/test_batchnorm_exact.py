@@ -26,6 +26,7 @@ from minigrad.samples import current_samples
 from tests.bits import bits
 from tests.grades import Catch, Micro
 from tests.test_all_or_nothing import Fault
+from tests.toys import gap
 
 N = 12
 SPLITS = [[N], [4, 4, 4], [5, 1, 4, 2], [1] * N]
@@ -167,14 +168,6 @@ def run(make, loss, batch, split, reduction="mean"):
     assert all(p.grad is None for p in model.parameters())
     buffers = [getattr(module, name) for _, module, name in model.named_buffers()]
     return catch.caught, report, buffers
-
-
-def gap(found: list, expected: list) -> float:
-    """The relative error of a gradient; None stands for no gradient, and only for that."""
-    assert [g is None for g in found] == [g is None for g in expected]
-    a, b = (np.concatenate([g.ravel() for g in gs if g is not None]) for gs in (found, expected))
-    assert np.count_nonzero(b) > 0.3 * b.size
-    return np.linalg.norm(a - b) / np.linalg.norm(b)
 
 
 def hold(make, loss, batch, split, levels=None, reduction="mean"):

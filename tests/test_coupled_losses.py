@@ -20,6 +20,7 @@ from minigrad.losses import BATCH, Loss, Term
 from minigrad.samples import current_samples
 from tests.bits import bits
 from tests.grades import Catch
+from tests.toys import gap
 
 N = 12
 SPLITS = [[4, 4, 4], [5, 1, 4, 2], [1, 11], [1] * N]
@@ -85,13 +86,6 @@ def window(make, loss, batch, split, reduction="mean", bind=None):
     report = one.window(bind(model) if bind else loss, parts)
     assert all(p.grad is None and p.requires_grad for p in model.parameters())
     return catch.caught, report
-
-
-def gap(found, expected):
-    assert [g is None for g in found] == [g is None for g in expected]
-    a, b = (np.concatenate([g.ravel() for g in gs if g is not None]) for gs in (found, expected))
-    assert np.count_nonzero(b) > 0.3 * b.size
-    return np.linalg.norm(a - b) / np.linalg.norm(b)
 
 
 def hold(make, loss, batch, split, passes, reduction="mean", bind=None):

@@ -14,24 +14,7 @@ import numpy as np
 import pytest
 
 import minigrad as mg
-
-
-class Toy(mg.Module):
-    """outputs = w x, with one weight, or one a column of x.
-
-    Targets 2x and the squared error give sample i the gradient -4 x_i^2 at w = 0.
-    """
-
-    def __init__(self, w=0.0, dtype=np.float64):
-        self.w = mg.parameter(np.asarray(w, dtype))
-
-    def forward(self, x):
-        return x @ self.w if self.w.ndim else x * self.w
-
-
-def given(outputs, *_):
-    """A loss that is linear in w: the gradient of a sample is its input."""
-    return mg.per_sample(outputs)
+from tests.toys import Toy, given
 
 
 def line(*x):

@@ -9,20 +9,7 @@ import numpy as np
 import pytest
 
 import minigrad as mg
-
-
-class Toy(mg.Module):
-    """outputs = w x: with the loss `given`, the gradient of a sample is its input."""
-
-    def __init__(self, w=0.0, dtype=np.float64):
-        self.w = mg.parameter(np.array(w, dtype))
-
-    def forward(self, x):
-        return x * self.w
-
-
-def given(outputs, *_):
-    return mg.per_sample(outputs)
+from tests.toys import Toy, given
 
 
 def ones(n=2):
@@ -113,7 +100,7 @@ def test_a_shared_parameter_counts_once():
 
 @pytest.mark.parametrize(("g", "dtype"), [(1e30, np.float32), (1e150, float), (1e-200, float)])
 def test_large_and_small_gradients_are_finite(g, dtype):
-    toy = Toy(0.0, dtype)
+    toy = Toy(0.0, dtype=dtype)
     x = np.full(2, g, dtype)
     report = mg.train_step(toy, given, mg.SGD([toy.w], 1.0), (x, x), 1, clip_norm=1e200)
     assert report.updated
@@ -372,6 +359,6 @@ def test_a_dropout_that_is_no_part_of_the_model_is_refused_by_name():
 
 def test_float16_sums_do_not_overflow_in_large_micro_batches():
     """Otherwise an update is skipped or not, as the micro-batch size has it."""
-    toy, x = Toy(1.0, np.float16), np.full(1024, 128, np.float16)
+    toy, x = Toy(1.0, dtype=np.float16), np.full(1024, 128, np.float16)
     with np.errstate(over="ignore"):
         assert mg.train_step(toy, given, mg.SGD([toy.w], 0.5), (x, x), 1024).updated

@@ -12,23 +12,7 @@ import numpy as np
 import pytest
 
 import minigrad as mg
-
-
-class Toy(mg.Module):
-    """outputs = x w: with the loss `given`, the gradient of a sample is its input."""
-
-    def __init__(self, w, *layers):
-        self.w, self.layers = mg.parameter(np.array(w, float)), list(layers)
-
-    def forward(self, x):
-        outputs = x @ self.w if self.w.ndim else x * self.w
-        for layer in self.layers:
-            outputs = layer(outputs)
-        return outputs
-
-
-def given(outputs, *_):
-    return mg.per_sample(outputs)
+from tests.toys import Toy, given
 
 
 def train(model, optimizer, updates, micro_batch_size, **options):

@@ -7,11 +7,11 @@
 # 2. tell rounding from a fault when two training runs are compared;
 # 3. work with the lessons of this course, and know what each of them answers.
 #
-# **Needs:** calculus, matrix products, NumPy ([a page of background](before.md), with a
-# self-test). **Reading:** 10 minutes; **exercises:** 25 minutes
-# ([00_start_here](exercises/00_start_here.ipynb)). **Code:**
-# [`minigrad/demo.py`](../minigrad/demo.py), which is this lesson as a command, and the meter in
-# [`minigrad/memory.py`](../minigrad/memory.py).
+# **Needs:** calculus, matrix products, NumPy; if you are not sure of them,
+# [a page of background](before.md) with a self-test. **Reading:** 25 minutes, with the
+# experiments; **exercises:** 25 minutes ([00_start_here](exercises/00_start_here.ipynb)).
+# **Code:** [`minigrad/demo.py`](../minigrad/demo.py), which is this lesson as a command, and the
+# meter in [`minigrad/memory.py`](../minigrad/memory.py).
 
 # %% [markdown]
 # ## The idea
@@ -55,7 +55,7 @@ for b in sizes:
     sums.append(accumulated.copy())
 mean = accumulated / first  # divide, once
 
-assert first == len(x)  # all samples are in
+assert first == len(x), f"sizes add up to {first}, expected {len(x)}"  # all samples are in
 assert np.array_equal(mean, gradients.mean(axis=0))  # exact: these are small whole numbers
 print("mean gradient of the batch:", mean)
 
@@ -66,15 +66,16 @@ print("mean gradient of the batch:", mean)
 
 
 # %%
-def walk(axes, stops, title, **style):
-    """Arrows from stop to stop, and at the end their sum and its division by N."""
+def walk(axes, stops, number, title, **style):
+    """Arrows from stop to stop, and at the end their sum and its division by a number."""
     for start, end in pairwise(stops):
         axes.annotate("", end, start, arrowprops={"arrowstyle": "-|>", "lw": 1.8, **style})
     axes.plot(*np.transpose(stops), ls="", marker="o", ms=4, color=plotting.DARK)
     axes.plot(*np.transpose([stops[0], stops[-1]]), color=plotting.GREY, ls=":")
     thick = {"arrowstyle": "-|>", "lw": 3.5, "color": plotting.VIOLET, "shrinkA": 0, "shrinkB": 0}
-    axes.annotate("", stops[-1] / len(x), stops[0], arrowprops=thick)
-    axes.annotate("divided\nby 8", (3, 1.5), ha="center", va="bottom", color=plotting.VIOLET)
+    axes.annotate("", stops[-1] / number, stops[0], arrowprops=thick)
+    text = {"ha": "center", "va": "bottom", "color": plotting.VIOLET}
+    axes.annotate(f"divided\nby {number}", (3, 1.5), **text)
     axes.annotate("sum", (14, 5.5), ha="center", color=plotting.DARK)
     axes.set_title(title, loc="left")
     axes.set(xlabel="derivative by the first weight", aspect="equal", xticks=range(0, 30, 5))
@@ -84,17 +85,21 @@ def walk(axes, stops, title, **style):
 
 one_by_one = np.vstack([np.zeros(2), gradients.cumsum(axis=0)])
 figure, (left, right) = plotting.subplots(1, 2, height=3.4, sharex=True, sharey=True)
-walk(left, one_by_one, "8 gradients, a sample each", color=plotting.BLUE)
+walk(left, one_by_one, len(x), "8 gradients, a sample each", color=plotting.BLUE)
 title = f"{len(sizes)} sums, a micro-batch each"
-walk(right, np.array(sums), title, color=plotting.ORANGE, ls="--")
+walk(right, np.array(sums), first, title, color=plotting.ORANGE, ls="--")
+ends = [tuple(map(int, stops[-1])) for stops in (one_by_one, sums)]
+means = [tuple(map(float, m.round(3))) for m in (gradients.mean(axis=0), mean)]
+both = f"On the right it is {means[1]}, too: the walks end at the same point."
+if first != len(x):
+    both = f"On the right the sizes add up to {first}: the sum divided by {first} is {means[1]}."
 left.set_ylabel("derivative by the second weight")
 plotting.show(
     figure,
     "00-idea",
-    f"Two walks from (0, 0) to the same point, {tuple(map(int, one_by_one[-1]))}: on the left "
-    f"by 8 arrows, one a sample, on the right by {len(sizes)}, one a micro-batch, of {sizes} "
-    f"samples. The short thick arrow is the sum divided by 8, the gradient of the batch: "
-    f"{tuple(map(float, mean))} both times.",
+    f"Two walks from (0, 0): on the left by 8 arrows, one a sample, to {ends[0]}; on the right by "
+    f"{len(sizes)}, one a micro-batch, of {sizes} samples, to {ends[1]}. The short thick arrow on "
+    f"the left is the sum divided by 8, the gradient of the batch: {means[0]}. {both}",
 )
 
 # %% [markdown]
@@ -159,11 +164,12 @@ assert len(list(batches())) == updates
 
 # %% [markdown]
 # `mg.train_step` makes one update: it cuts the batch, adds, divides once, and lets the optimizer
-# move the weights. The optimizer, SGD with momentum, steps against a fading sum of all gradients so
-# far, for which it keeps one more number a weight. The loss is `mg.cross_entropy`, large where the
-# network gives the right digit little probability. All three are the subject of lesson
-# [03](03_training_loop.ipynb). Now the loop by hand: `zero_grad` empties the gradient, `backward`
-# computes one and adds it to what is there, `step` makes the update. Each line looks right.
+# move the weights. The optimizer is SGD with momentum. It adds up the gradients of all updates so
+# far, of which the older ones count less and less, and steps against this sum. So for each weight
+# it keeps one number more. The loss is `mg.cross_entropy`: it is large where the network gives the
+# right digit little probability. All three are the subject of lesson [03](03_training_loop.ipynb).
+# Now the loop by hand: `zero_grad` empties the gradient, `backward` computes one and adds it to
+# what is there, `step` makes the update. Each line looks right.
 
 
 # %%
@@ -186,9 +192,10 @@ def train_without_dividing(micro_batch_size):
 # %% [markdown]
 # To compare the runs we need a measure. A number in float64 has 53 binary digits, so that rounding
 # moves the result of one operation by at most $2^{-53}$ of it. This is our **unit of rounding**, in
-# books the *unit roundoff* $u$. Sums of the same numbers in two orders are rounded at other places:
-# they may differ by a few units (by more where large numbers cancel), which is nobody's fault. The
-# measure is a function of the package; `show_source` prints it, with its file and lines.
+# books the *unit roundoff* $u$. Add the same numbers in two orders, and each sum is rounded at
+# other places. Both are right, and yet they may be a few units apart, or more where large numbers
+# of either sign nearly cancel. The measure is a function of the package; `show_source` prints it,
+# with its file and lines.
 
 # %%
 from minigrad.demo import ROUNDING, UNIT, units
@@ -197,8 +204,9 @@ from minigrad.reading import show_source
 show_source(units)
 
 # %% [markdown]
-# The experiment. Change `micro_batch_size` to 7 (then the last part holds 4 samples), to 1, and to
-# 256, and run this cell and the next: for the first two runs the result stays.
+# The experiment. Change `micro_batch_size` to 7 (then the last part holds 4 samples), to 1, to 64,
+# and to 256, and run this cell and the next: for the first two runs the result stays. The third
+# depends on the number of parts. With 64 there are four, and it settles all the same.
 
 # %%
 micro_batch_size = 32
@@ -214,9 +222,10 @@ forgot_apart = np.array([units(a, b) for a, b in zip(whole, forgot)])
 assert split_apart.max() < ROUNDING  # 1000 units
 assert units(whole_weights, split_weights) < ROUNDING
 assert k == 1 or forgot_apart.max() > 1e12 * ROUNDING
-assert k == 1 or forgot.min() > 10 * whole[-1]  # it does not settle anywhere near
+assert micro_batch_size != 32 or forgot.min() > 10 * whole[-1]  # it does not settle anywhere near
 assert whole[-1] < whole[0] / 10  # it learns
-print(f"loss of the last batch: {whole[-1]:.4f} at once, {split[-1]:.4f} in {k} parts")
+parts = f"{k} part" if k == 1 else f"{k} parts"
+print(f"loss of the last batch: {whole[-1]:.4f} at once, {split[-1]:.4f} in {parts}")
 print(f"                        {forgot[-1]:.4f} in the loop that forgets to divide")
 print(f"the first two differ by less than {ROUNDING} units, {ROUNDING * UNIT:.0e} of the loss")
 
@@ -233,12 +242,21 @@ peaks = np.array(list(memory["peak"].values()))
 stays = 3 * whole_weights.nbytes  # weights, gradient, and SGD's momentum: as many numbers each
 assert peaks[0] > 3 * peaks[1]
 assert 1 <= memory["stays"] / stays < 1.05
+beside, in_all = peaks[0] / peaks[1], (stays + peaks[0]) / (stays + peaks[1])  # times less
+
+many = f"{k} micro-batches" if k > 1 else "1 micro-batch"
+most = forgot_apart.max() * UNIT  # of the loss
+far = "soon differs by more than the loss itself"
+if most <= 1:
+    far = f"differs by up to {most:.0%} of the loss"
+if k == 1:
+    far = "lies there, too, because the mean of one part is that of the batch"
 
 
 def draw_losses(axes):
     axes.set_title("loss of each batch, before its update")
     axes.plot(update, whole, color=plotting.BLUE, lw=5, label=f"one batch of {N}")
-    axes.plot(update, split, color=plotting.ORANGE, ls=(0, (3, 2)), label=f"{k} micro-batches")
+    axes.plot(update, split, color=plotting.ORANGE, ls=(0, (3, 2)), label=many)
     style = {"color": plotting.RED, "lw": 1.2, "ls": ":", "marker": "o"}
     axes.plot(update, forgot, **style, label="the loop that forgets to divide")
     axes.set(yscale="log", ylim=(0.05, None))
@@ -286,17 +304,18 @@ plotting.show(
     figure,
     "00-two-runs",
     f"The loss of one batch of {N} falls from {whole[0]:.2f} to {whole[-1]:.2f} in {updates} "
-    f"updates. That of {k} micro-batches lies on it: they differ by less than {ROUNDING} units of "
-    f"rounding, as the lower plot shows. The loop that forgets to divide ends at {forgot[-1]:.2f}: "
-    f"it soon differs by more than the loss itself. On the right, the memory of one update, as "
-    f"recorded: {stays / 1e6:.2f} MB stay; beside them one batch takes {peaks[0] / 1e6:.2f} MB, 8 "
-    f"micro-batches of 32 take {peaks[1] / 1e6:.2f} MB, {peaks[0] / peaks[1]:.1f} times less.",
+    f"updates. That of {many} lies on it: they differ by less than {ROUNDING} units of rounding, "
+    f"as the lower plot shows. The loop that forgets to divide ends at {forgot[-1]:.2f}: it "
+    f"{far}. On the right, the memory of one update, as recorded: {stays / 1e6:.2f} MB stay; "
+    f"beside them one batch takes {peaks[0] / 1e6:.2f} MB, 8 micro-batches of 32 take "
+    f"{peaks[1] / 1e6:.2f} MB. Beside what stays this is {beside:.1f} times less; with it, "
+    f"{in_all:.1f} times.",
 )
 
 # %% [markdown]
 # ## Why it had to be so
 #
-# Compare your predictions: hardly apart; not settled; less than 8 times.
+# Compare your predictions: hardly apart; not settled; less than 8 times, by either count.
 #
 # The gradient of a sum is the sum of the gradients. Let part $j$ of the batch be any micro-batch
 # and $\ell_i$ the loss of sample $i$; then
@@ -310,7 +329,9 @@ plotting.show(
 #
 # The loop that forgets to divide adds up $k$ means of $b$ samples. For even parts this is $k$ times
 # the gradient of the batch, so that each update is $k$ times too long. The next cell compares this
-# prediction with the gradient of the first update.
+# prediction with the gradient of the first update. Where $k$ is small, training may bear it: the
+# last line of the cell trains with four parts. There the loss falls as it should, and nothing in
+# the curve tells of the fault.
 
 
 # %%
@@ -342,40 +363,52 @@ for size in (256, 128, 32, 8, 1):
     print(f"{row} {wrong_length / length:15.2f}")
 assert units(right, gradient(7)) < ROUNDING  # parts that are not even, too
 
+few, _ = train_without_dividing(64)
+assert few[-1] < few[0] / 10  # it settles
+print(f"4 parts, not divided: the loss falls from {few[0]:.2f} to {few[-1]:.2f}")
+
 # %% [markdown]
 # ## What it saves, and what it does not
 #
 # To compute a gradient, the intermediate results of each sample must be kept until they have been
 # used: here mostly 256 numbers between the layers, a few times over, for each of the samples that
 # are worked on together. They grow with $b$, not with $N$, and they are all that accumulation
-# saves. The weights, their gradient and the optimizer's momentum are as many numbers as ever. What
-# the optimizer needs for a moment to make the update does not shrink, either; it is what is left of
-# the second bar.
+# saves. The weights, their gradient and the optimizer's momentum are as many numbers as ever. Nor
+# does that shrink which is needed for a moment: by a layer's gradient on its way, and by the
+# optimizer, to make the update. The larger of the two, here the optimizer's, is what is left of the
+# second bar.
 #
 # Measure it on your machine. `mg.measure_memory` counts bytes: `live` are those that are there at
-# its end, `peak` is the most at any moment. In place of 8, try 4 or 2: hardly anything more is
-# saved.
+# its end, `peak` is the most at any moment. In place of 8, let `small` be 4 or 2: hardly anything
+# more is saved.
 
 
 # %% tags=["volatile"]
 def memory_of_an_update(micro_batch_size):
-    """Bytes that are there when all is set up, and the most that an update takes beside them."""
+    """Bytes that are there when all is set up; the most that an update takes beside them, and the
+    most that its last part takes, the optimizer's.
+    """
     with mg.measure_memory() as setup:
         model, optimizer = start()
     batch = next(batches())
     with mg.measure_memory() as step:
         mg.train_step(model, mg.cross_entropy, optimizer, batch, micro_batch_size)
-    return setup.live, step.peak
+    with mg.measure_memory() as last:
+        optimizer.step()
+    return setup.live, step.peak, last.peak
 
 
-there, at_once = memory_of_an_update(N)
-_, in_parts = memory_of_an_update(32)
-_, in_small_parts = memory_of_an_update(8)
+small = 8
+there, at_once, _ = memory_of_an_update(N)
+_, in_parts, _ = memory_of_an_update(32)
+_, in_small_parts, by_the_optimizer = memory_of_an_update(small)
 print(f"one update takes {at_once:,} bytes at once, {in_parts:,} in micro-batches of 32")
-print(f"and {in_small_parts:,} in micro-batches of 8. Accumulation does not save {there:,}")
-print(f"bytes: weights, gradient and momentum of {whole_weights.nbytes:,} each, and some objects.")
+print(f"and {in_small_parts:,} in micro-batches of {small}; the optimizer alone takes")
+print(f"{by_the_optimizer:,} for a moment. Accumulation does not save {there:,} bytes:")
+print(f"weights, gradient and momentum of {whole_weights.nbytes:,} each, and some objects.")
 assert at_once > 3 * in_parts
 assert in_small_parts > 0.9 * in_parts
+assert by_the_optimizer > 0.8 * in_small_parts
 assert 1 <= there / stays < 1.05
 
 # %% [markdown]
@@ -402,8 +435,9 @@ for statistics in ("micro", "batch"):
 # %% [markdown]
 # ## Usual mistakes
 #
-# - *"The loss went down, so the loop is right."* It can go down in a wrong loop, too; lesson
-#   [03](03_training_loop.ipynb) shows one. Compare **gradients** with those of one batch.
+# - *"The loss went down, so the loop is right."* With four parts it went down in the loop that
+#   forgets to divide; lesson [03](03_training_loop.ipynb) shows another. Compare **gradients** with
+#   those of one batch.
 # - *"The curves differ in the last digit, so something is wrong."* A few units of rounding are the
 #   price of adding in another order. Most faults are many powers of ten larger, as in the picture.
 # - *"Accumulation approximates the large batch."* It computes its gradient. Where more than
@@ -431,8 +465,8 @@ for statistics in ("micro", "batch"):
 #
 # In each of them: read a cell, **predict** what it prints, run it, and only then read on.
 # **Change** what the text suggests, and more; a cell that asserts something will tell you when it
-# no longer holds. Then do the [exercises](exercises/00_start_here.ipynb): they say at once why an
-# answer is wrong. If you are not sure of the mathematics, take the [self-test](before.md) first.
+# no longer holds. Then do the [exercises](exercises/00_start_here.ipynb): they say why an answer is
+# wrong. If you are not sure of the mathematics, take the [self-test](before.md) first.
 #
 # ## In short
 #

@@ -5,8 +5,11 @@
 # [00](../00_start_here.ipynb). About 25 minutes.
 #
 # These exercises are for practice: their sources, with solutions, are public. For grades, an
-# instructor draws another variant. Write below `# YOUR CODE HERE`, run the check below it: it says
-# why.
+# instructor draws another variant.
+#
+# Write below `# YOUR CODE HERE`, in place of the line that raises an error, and run the check below
+# it: it says why an answer is wrong. A cell without an answer stops with `NotImplementedError`, and
+# its check with `NameError`: nothing is broken there, it waits for you.
 
 # %%
 import numpy as np
@@ -205,6 +208,10 @@ def check_sizes(N, b):
     if not isinstance(sizes, list):
         what = f"sizes_of({N}, {b}) returns {sizes!r}"
         raise WrongAnswer("no list", f"{what}, expected a list of sizes such as [4, 4, 3]")
+    odd = [size for size in sizes if not isinstance(size, int | np.integer)]
+    if odd:
+        what = f"the list that sizes_of({N}, {b}) returns holds {odd[0]!r}"
+        raise WrongAnswer("no whole number", f"{what}, expected whole numbers: how many samples")
     left_out = "the last, shorter micro-batch is left out: its samples never count"
     too_many = "the last micro-batch is counted as a full one, but there are no such samples"
     also = {"tail dropped": (N // b * b, left_out), "full tail": (-(-N // b) * b, too_many)}
@@ -250,6 +257,11 @@ def sizes_of(N, b):
     return [part.stop - part.start for part in mg.micro_batches(N, b)]
 
 
+# %% wrong="no whole numbers" of="00-sizes" earns=0 because="expected whole numbers"
+def sizes_of(N, b):
+    return ["b"] * (N // b)
+
+
 # %% [markdown]
 # ## 3. Write: how much memory is saved? (2 points)
 #
@@ -262,7 +274,9 @@ def sizes_of(N, b):
 # ```
 #
 # Write `times_less(stays, per_sample, N, b)`: how many times less memory do micro-batches of `b`
-# samples need than all `N` samples at once? It is tried with N = {{large}} and b = {{small}}.
+# samples need than all `N` samples at once? It is tried with N = {{large}} and b = {{small}}. What
+# stays counts here. (The lesson has both factors: 5.5 times less beside what stays, 2.8 times less
+# with it. This is the second.)
 
 
 # %% answer="00-memory"
@@ -381,7 +395,8 @@ print("the loop, in micro-batches of", part, found_in_the_wild(x, t, w, part).ro
 print("the loop, all at once        ", found_in_the_wild(x, t, w, len(x)).round(3))
 
 # %% [markdown]
-# With one part that holds everything the fault cannot be seen. Which one is it?
+# With one part that holds everything the fault cannot be seen. Which one is it? The check below
+# saves your choice; `minigrad check` says whether it is right, and if not, why.
 #
 # - `"it forgets to divide"`
 # - `"it leaves out the last part"`

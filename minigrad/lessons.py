@@ -3,7 +3,8 @@
 A lesson is a script of cells, lessons/NN_name.py. Its notebook is built from it by running it, and
 committed with what it printed and drew. `--check` builds it again and compares: a cell that is
 another, a number that changed, another picture, a missing output are each a difference. The
-student's copies of the exercises are built and compared too; they are not run.
+student's copies of the exercises are built and compared too; they are not run. One that holds
+answers is somebody's work: it is not written over.
 
 Two tags on a cell loosen the comparison: `volatile` measures the machine it runs on, and its output
 may be any; `rounding` draws residues of rounding, and its picture may be another.
@@ -27,12 +28,14 @@ from typing import Any
 import numpy as np
 
 from minigrad import exercises
+from minigrad.marking import added_in, answers_in
 
 NEEDED = ("jupytext", "nbclient", "ipykernel", "matplotlib", "tqdm")
 TIMEOUT = 120  # seconds that one cell may take
 ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in ("OPENBLAS", "OMP", "MKL")}
 CLOSE = 1e-3  # of a number: processors differ in the last digits of float32
 SAME_PICTURE = 1.0  # root mean square of the difference in grey levels, of 255
+KEEP = "move it to another folder, or work in the one that `minigrad course DIR` writes"
 
 
 # ------------------------------------------------------------------------------- building
@@ -80,6 +83,28 @@ def build_exercise(path: Path) -> Any:
     """The student's copy of an exercise, as a notebook."""
     cells = exercises.drawn(exercises.read(path), None)
     return exercises.notebook(exercises.copy_of(cells, path.stem[:2]))
+
+
+def answered(file: Path, copy: Any) -> list[str]:
+    """The ids of the answers that a notebook holds, where the student's copy has none.
+
+    Docstrings are not compared: an older copy may have others. Nothing is found in a file that is
+    not there or cannot be read.
+    """
+    try:
+        cells = exercises.read(file)
+    except (OSError, ValueError):
+        return []
+    empty, given, added = answers_in(copy.cells), answers_in(cells), added_in(cells)
+    return [
+        name
+        for name, text in given.items()
+        if name in empty and (_bare(text) != _bare(empty[name]) or added.get(name))
+    ]
+
+
+def _bare(text: str) -> str:
+    return re.sub(r'""".*?"""', "", text, flags=re.DOTALL).strip()
 
 
 # ------------------------------------------------------------------------------ comparing
@@ -173,7 +198,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `minigrad lessons`."""
     parser.add_argument("names", nargs="*", metavar="NN", help="lessons, such as 04; all if none")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--build", action="store_true", help="write the notebooks, with outputs")
+    what.add_argument("--build", action="store_true", help="write the notebooks anew, and outputs")
     what.add_argument("--check", action="store_true", help="build again, and compare")
 
 
@@ -183,6 +208,8 @@ def run(args: argparse.Namespace) -> int:
     if args.build and any(path.suffix == ".ipynb" for path in paths):
         what = "--build needs the lessons' sources, which an installed package does not hold"
         raise argparse.ArgumentError(None, f"{what}; use a clone")
+    for path in paths if args.build else []:
+        refuse_to_lose(path.parent / "exercises" / path.name)
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
     from tqdm import tqdm
 
@@ -209,6 +236,16 @@ def run(args: argparse.Namespace) -> int:
     for sentence in wrong:
         print(sentence)
     return int(bool(wrong))
+
+
+def refuse_to_lose(exercise: Path) -> None:
+    """Raise argparse.ArgumentError if the notebook that would be written over holds answers."""
+    file = exercise.with_suffix(".ipynb")
+    if exercise.exists() and file.exists():
+        answers = answered(file, build_exercise(exercise))
+        if answers:
+            what = f"--build would write over your answers to {', '.join(answers)} in {file}"
+            raise argparse.ArgumentError(None, f"{what}, expected a copy without any; {KEEP}")
 
 
 def _use(args: argparse.Namespace, path: Path, made: Any) -> list[str]:
@@ -241,7 +278,11 @@ def check(copies: list[tuple[Path, Any]]) -> list[str]:
         if source.parent.name != "exercises":
             found += differences(committed, built)
         elif committed != built:
-            found.append("the student's copy of its exercises is not what its source gives")
+            answers = answered(file, built)
+            if answers:
+                found.append(f"{file} holds answers to {', '.join(answers)}; {KEEP}")
+            else:
+                found.append("the student's copy of its exercises is not what its source gives")
     return found
 
 

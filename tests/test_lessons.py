@@ -269,6 +269,75 @@ def test_build_writes_what_check_accepts_and_twice_the_same_bytes(small, capsys)
     assert "07_small: cell 0: it is not the cell of the source" in capsys.readouterr().out
 
 
+@pytest.fixture
+def exercise(small):
+    """The small lesson with an exercise of two answers, built."""
+    source = small.parent / "exercises" / small.name
+    source.parent.mkdir()
+    source.write_text(
+        '# %% answer="07-double"\ndef double(x):\n    """Twice x."""\n'
+        "    ### BEGIN SOLUTION\n    return 2 * x\n    ### END SOLUTION\n\n"
+        '# %% [markdown] manual="07-why" points=2\n# Because.\n'
+    )
+    assert cli.main(["lessons", "--build"]) == 0
+    return source
+
+
+def answer_with_code(cells):
+    cells[0].source = cells[0].source.replace("raise NotImplementedError()", "return x + x")
+
+
+def begin_an_answer(cells):
+    cells[0].source = cells[0].source.replace("    raise", "    y = x + x\n    raise")
+
+
+def answer_in_words(cells):
+    cells[1].source = "It is so."
+
+
+def add_a_cell_before_an_answer(cells):
+    cells.insert(0, nbformat.v4.new_code_cell("y = 2"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "name"),
+    [
+        (answer_with_code, "07-double"),
+        (begin_an_answer, "07-double"),
+        (answer_in_words, "07-why"),
+        (add_a_cell_before_an_answer, "07-double"),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_build_does_not_write_over_answers_and_check_says_that_they_are_there(
+    answer, name, small, exercise, capsys
+):
+    file, lesson = exercise.with_suffix(".ipynb"), small.with_suffix(".ipynb")
+    made = nbformat.read(file, as_version=4)
+    answer(made.cells)
+    exercises.write(made, file)
+    small.write_text(small.read_text().replace("7", "8"))  # this lesson is to be built anew
+    before = file.read_bytes(), lesson.read_bytes()
+    capsys.readouterr()
+    assert cli.main(["lessons", "--build"]) == 2
+    said = capsys.readouterr().err
+    assert f"--build would write over your answers to {name} in {file}, expected" in said
+    assert said.endswith("work in the one that `minigrad course DIR` writes\n")
+    assert (file.read_bytes(), lesson.read_bytes()) == before
+    assert cli.main(["lessons", "--check"]) == 1
+    assert f"07_small: {file} holds answers to {name}; move it" in capsys.readouterr().out
+
+    file.rename(file.with_name("mine.ipynb"))
+    assert cli.main(["lessons", "--build"]) == cli.main(["lessons", "--check"]) == 0
+
+
+def test_an_older_copy_without_answers_is_built_anew(exercise, capsys):
+    exercise.write_text(exercise.read_text().replace("Twice x.", "Two times x."))
+    assert cli.main(["lessons", "--check"]) == 1
+    assert "is not what its source gives" in capsys.readouterr().out
+    assert cli.main(["lessons", "--build"]) == cli.main(["lessons", "--check"]) == 0
+
+
 def test_a_lesson_that_fails_is_named_with_its_cell_and_error(small, capsys):
     small.write_text(small.read_text() + "\n# %%\n1 / 0\n")
     assert cli.main(["lessons"]) == 1

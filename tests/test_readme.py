@@ -69,6 +69,14 @@ def test_the_command_that_counts_puts_the_map_right():
     assert counted(stale) == README
 
 
+def test_the_last_files_of_the_map_are_those_that_importing_minigrad_leaves_out():
+    assert "The last fourteen make the figures and the course; `import minigrad` leaves" in README
+    loaded = printed_by("import sys, minigrad; print(*sys.modules)").split()
+    names = [f"minigrad.{Path(name).with_suffix('').as_posix()}" for name in READING_ORDER]
+    assert not {*names[-14:]} & {*loaded}
+    assert {*names[:-14]} - {*loaded} == {"minigrad.data/__init__"}  # a lesson imports it by name
+
+
 def test_every_file_of_the_package_is_on_the_map():
     files = {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py")}
     assert files == {*READING_ORDER, "__init__.py", "__main__.py"}
@@ -139,8 +147,25 @@ def test_the_factor_of_memory_is_that_of_the_demonstration(tmp_path):
         check=True,
     )
     found = float(re.search(r"([\d.]+) times less", run.stdout).group(1))
-    said = float(re.search(r"need ([\d.]+) times less", README.replace("\n", " ")).group(1))
-    assert abs(found - said) <= 0.15  # Python's own objects differ from version to version
+    assert abs(found - said_of_memory()[0]) <= 0.15  # Python's own objects differ by its version
+
+
+def said_of_memory() -> tuple[float, float]:
+    """The README's factors: beside what stays, and with it."""
+    text = r"takes ([\d.]+) times less .+? beside what stays, and ([\d.]+) times less with it"
+    beside, with_it = re.search(text, README.replace("\n", " ")).groups()
+    return float(beside), float(with_it)
+
+
+def test_the_factors_of_memory_are_those_of_the_record():
+    memory = measured("memory")
+    whole, parts = memory["peak"].values()
+    stays = memory["stays"]
+    factors = round(whole / parts, 1), round((stays + whole) / (stays + parts), 1)
+    assert said_of_memory() == factors
+    exercise = (ROOT / "lessons/exercises/00_start_here.py").read_text(encoding="utf-8")
+    said = r"([\d.]+) times less beside what stays, ([\d.]+) times less\n# with it"
+    assert tuple(map(float, re.search(said, exercise).groups())) == factors
 
 
 def headings(page: Path) -> set[str]:
@@ -200,6 +225,20 @@ def test_the_commands_for_setting_up_name_extras_and_groups_that_exist():
         assert set(named) <= extras
     assert {*re.findall(r"--group (\w+)", CONTRIBUTING)} <= project["dependency-groups"].keys()
     assert Path(ROOT / "LICENSE").read_text(encoding="utf-8").startswith("BSD 3-Clause License")
+
+
+def test_the_first_command_installs_what_opens_a_lesson_and_what_the_second_needs():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    extras = project["project"]["optional-dependencies"]
+    first, second = re.findall(r"<!-- command: .+ -->\n```sh\n.+ -e \"\.\[(\w+)\]\"", README)
+    (chosen,) = extras[first]
+    included = re.search(r"^minigrad\[(.+)\]$", chosen)[1].split(",")
+    assert second in included
+    installed = [re.match(r"\w+", one)[0] for extra in included for one in extras[extra]]
+    assert "jupyterlab" in installed
+    (lesson,) = re.findall(r"`python -m jupyter lab (\S+)`", README)
+    assert (ROOT / lesson).suffix == ".ipynb"
+    assert (ROOT / lesson).exists()
 
 
 def test_who_cites_it_cites_this_version():

@@ -411,6 +411,52 @@ def test_a_lesson_runs_as_a_script_and_says_where_its_figures_are(path, tmp_path
     assert all((tmp_path / name).stat().st_size > 0 for name in said)
 
 
+def first_lesson_with(changes, folder, *options):
+    """Lesson 00 run as a script, with lines of it changed as a reader may change them."""
+    text = LESSONS[0].read_text(encoding="utf-8")
+    for line, other in changes.items():
+        assert text.count(f"\n{line}") == 1, line
+        text = text.replace(f"\n{line}", f"\n{other}")
+    run = subprocess.run(
+        [sys.executable, *options, "-c", text],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    return run, " ".join(run.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("sizes", "b", "small", "said"),
+    [
+        ([5, 3], 64, 4, ("of 4 micro-batches", "it soon differs by more", "of [5, 3] samples")),
+        ([1, 7], 256, 2, ("of 1 micro-batch lies", "in 1 part ", "it lies there, too")),
+        ([8], 80, 16, ("of 4 micro-batches", "it differs by up to 58% of the loss", "by 1, one")),
+    ],
+)
+def test_lesson_00_is_true_at_other_sizes(sizes, b, small, said, tmp_path):
+    changes = {
+        "sizes = [2, 2, 2, 2]": f"sizes = {sizes}",
+        "micro_batch_size = 32": f"micro_batch_size = {b}",
+        "small = 8": f"small = {small}",
+    }
+    run, printed = first_lesson_with(changes, tmp_path)
+    assert run.returncode == 0, run.stderr
+    for words in (*said, "the walks end at the same point", f"in micro-batches of {small};"):
+        assert words in printed
+
+
+@pytest.mark.parametrize(("sizes", "total"), [([4, 3], 7), ([4, 4, 4], 12)])
+def test_lesson_00_says_where_the_sizes_do_not_add_up(sizes, total, tmp_path):
+    changes = {"sizes = [2, 2, 2, 2]": f"sizes = {sizes}"}
+    run, _ = first_lesson_with(changes, tmp_path)
+    assert f"AssertionError: sizes add up to {total}, expected 8" in run.stderr
+    _, printed = first_lesson_with(changes, tmp_path, "-O")  # as a notebook goes on: no asserts
+    assert f"On the right the sizes add up to {total}: the sum divided by {total} is" in printed
+    assert "same point" not in printed
+
+
 @each
 def test_a_lesson_has_its_parts(path):
     cells = exercises.read(path)
@@ -428,6 +474,13 @@ def test_a_lesson_has_its_parts(path):
     summary = text.split("## In short")[1].split("## ")[0]
     assert sum(bool(line.strip()) for line in summary.splitlines()) <= 10  # five lines, wrapped
     assert len(re.findall(r"(?:18|19|20)\d\d", text.split("## References")[1])) >= 1
+
+
+@each
+def test_a_lesson_can_be_read_in_the_minutes_that_it_states(path):
+    """At a hundred words a minute: the cells are to be run and thought about, too."""
+    minutes = int(re.search(r"\*\*Reading:\*\* (\d+) minutes", texts(path)[0])[1])
+    assert len(prose(path).split()) <= 100 * minutes
 
 
 @each

@@ -152,7 +152,7 @@ def test_the_factor_of_memory_is_that_of_the_demonstration(tmp_path):
 
 def said_of_memory() -> tuple[float, float]:
     """The README's factors: beside what stays, and with it."""
-    text = r"takes ([\d.]+) times less .+? beside what stays, and ([\d.]+) times less with it"
+    text = r"Beside what stays, .+? need ([\d.]+) times less .+? it is ([\d.]+) times less"
     beside, with_it = re.search(text, README.replace("\n", " ")).groups()
     return float(beside), float(with_it)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from minigrad.explain import explain
 
+SAVED, THERE = "saved: ", "your sentence is there"  # how the lines of what is not judged begin
 DETOURS = ("eval", "exec", "globals", "getattr", "__import__")
 
 
@@ -71,16 +72,16 @@ def predicted(value: Any, among: Sequence[Any] | None = None) -> None:
     is_number = isinstance(value, Real) and not isinstance(value, bool) and value == value  # no NaN
     if among is None and not is_number:
         raise WrongAnswer("no number", f"your answer is {value!r}, expected a number")
-    print(f"saved: {value!r}")
+    print(f"{SAVED}{value!r}")
 
 
 def corrected(sentence: Any, words: int = 6) -> None:
-    """Is there a sentence, of at least so many words, that says what was wrong or why not?"""
+    """Is there a sentence of at least so many words? Only the words are counted."""
     found = len(sentence.split()) if isinstance(sentence, str) else 0
     if found < words:
         what = f"your sentence has {found} words, expected {words} or more"
         raise WrongAnswer("no sentence", f"{what}: what happened, and why?")
-    print("your sentence is there; a person reads it")
+    print(f"{THERE}; only a person can tell whether it is right")
 
 
 def chosen(expected: str, found: Any, because: Mapping[str, str]) -> None:

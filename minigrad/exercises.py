@@ -13,9 +13,10 @@ lessons/exercises/NN_name.py is a script of cells; the line `# %%` above each sa
     wrong="name" of="id" earns=1 because="..."  a wrong answer that students give: what it earns,
                               and words that the explanation must contain
 
-A cell without such a word is shown as it is; {{name}} in its text is the number of that name.
-`copy_of` makes the student's and the instructor's notebooks; marking.py grades one, nbgrader a
-class. Reading and writing notebooks is jupytext's and nbformat's work.
+A cell without such a word is shown as it is; {{name}} in its text is the number of that name, and
+{{practice}} a sentence that stands where no variant was drawn. `build_exercise` makes the student's
+notebook and the instructor's; marking.py grades one, nbgrader a class. Reading and writing
+notebooks is jupytext's and nbformat's work.
 """
 
 from __future__ import annotations
@@ -38,6 +39,10 @@ BEGIN_HIDDEN, END_HIDDEN = "### BEGIN HIDDEN TESTS\n", "### END HIDDEN TESTS"
 WORDS = ("answer", "check", "test", "manual")  # each holds an id
 PLACE = re.compile(r"\{\{([A-Za-z]\w*(?:\[\w+\])?)\}\}")  # {{name}} or {{name[0]}} in a text
 PLANTED = re.compile(r"### BEGIN PLANTED\n(.*?)### END PLANTED\n?", re.DOTALL)
+PRACTICE = (
+    "These exercises are for practice: their sources, with solutions, are public. For grades, an\n"
+    "instructor draws another variant."
+)
 DIGITS = 40  # that a seed may have
 MARK = re.compile(r"(BEGIN|END) (SOLUTION|HIDDEN TESTS|PLANTED)")
 LANGUAGE = {"name": "python", "file_extension": ".py", "mimetype": "text/x-python"}
@@ -125,7 +130,7 @@ def drawn(cells: list[Any], variant: int | None) -> list[Any]:
         return [cell for cell in cells if tag in cell.metadata.get("tags", [])]
 
     cells = copy.deepcopy(cells)
-    names: dict[str, Any] = {"np": np}
+    names: dict[str, Any] = {"np": np, "practice": PRACTICE if variant is None else ""}
     for cell in tagged("draw") if variant is not None else []:
         exec(cell.source, names)
         values = {**names["draw"](np.random.default_rng(variant)), "variant": variant}
@@ -197,6 +202,11 @@ def variant_of(cells: Iterable[Any]) -> int | None:
 
 
 # ------------------------------------------------------------------------------ copies
+
+
+def build_exercise(path: Path, variant: int | None = None, solutions: bool = False) -> Any:
+    """The notebook of an exercise: the student's, or with `solutions` the instructor's."""
+    return notebook(copy_of(drawn(read(path), variant), path.stem[:2], solutions))
 
 
 def copy_of(cells: list[Any], lesson: str, solutions: bool = False) -> list[Any]:

@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from minigrad import exercises
+from minigrad.exercises import build_exercise
 from minigrad.marking import added_in, answers_in
 
 NEEDED = ("jupytext", "nbclient", "ipykernel", "matplotlib", "tqdm")
@@ -77,12 +78,6 @@ def _joined(outputs: list[Any]) -> list[Any]:
         else:
             joined.append(output)
     return joined
-
-
-def build_exercise(path: Path) -> Any:
-    """The student's copy of an exercise, as a notebook."""
-    cells = exercises.drawn(exercises.read(path), None)
-    return exercises.notebook(exercises.copy_of(cells, path.stem[:2]))
 
 
 def answered(file: Path, copy: Any) -> list[str]:

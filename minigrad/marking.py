@@ -7,18 +7,23 @@ the cells of the file itself are run, which say right or wrong but give no point
 
 from __future__ import annotations
 
+import _thread
 import argparse
 import ast
 import contextlib
+import dis
 import io
 import re
 import tempfile
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
-from minigrad.checking import WrongAnswer
+from minigrad.checking import SAVED, THERE, WrongAnswer
+from minigrad.command import refusal
 from minigrad.exercises import (
     STUB,
     TEXT_STUB,
@@ -29,6 +34,10 @@ from minigrad.exercises import (
     sources,
     variant_of,
 )
+
+READS = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS")
+COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
+LIMIT = 30  # seconds that a cell may take, as in nbgrader
 
 
 @dataclass
@@ -79,22 +88,31 @@ def grade(
     """The points of each answer: the source's cells run in order, with these answers in place.
 
     cells: of one variant, of the source. answers: by id; one that is missing is taken as not given.
-    added: cells that the student put before an answer. What the source's own cells have set, and
-    its solutions do not set, is set again after each answer: no answer can replace what it is
-    compared with. (One that changes the library itself, in this process, can: read what looks odd.)
-    Raises RuntimeError if the exercise itself is at fault.
+    added: cells that the student put before an answer. What the source's own cells have set and
+    read again, and its solutions do not set, is set again after each answer: no answer can replace
+    what it is compared with. (One that changes the library itself, in this process, can: read what
+    looks odd.) Raises RuntimeError if the exercise itself is at fault.
     """
+    return [*each_graded(cells, answers, added)]
+
+
+def each_graded(
+    cells: list[Any], answers: dict[str, str], added: dict[str, list[str]] | None = None
+) -> Iterator[Result]:
+    """As `grade`, one result after the other: each as soon as it is known."""
     names: dict[str, Any] = {"__name__": "__main__"}
     free = {name for cell in cells if "answer" in cell.metadata for name in set_by(cell.source)}
+    own = [c for c in cells if not is_text(c) and not {"answer", "wrong"} & c.metadata.keys()]
+    kept = {name for cell in own for name in read_by(cell.source)} - free
     fixed: dict[str, Any] = {}
-    results: list[Result] = []
+    clashes: dict[str, str] = {}
     errors: dict[str, str] = {}
     answered = False
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         for cell in cells:
             word = cell.metadata
             if "manual" in word:
-                results.append(_by_hand(word, answers))
+                yield _by_hand(word, answers)
             if is_text(cell) or "wrong" in word:
                 continue
             if "answer" in word:
@@ -102,20 +120,26 @@ def grade(
                 for source in (added or {}).get(name, ()):
                     run_cell(source, names)
                 _, _, error = run_cell(answers.get(name, "\n".join(STUB)), names)
+                replaced = [n for n in fixed if n in names and names[n] is not fixed[n]]
                 names.update(fixed)
                 if error:
                     errors[name] = error
+                elif replaced:
+                    what = " and ".join(f"`{n}`" for n in replaced)
+                    clashes[name] = f"your cell sets {what}, which the exercise uses"
                 continue
             value, said, error = run_cell(cell.source, names)
-            fixed |= {n: names[n] for n in set_by(cell.source) - free if n in names}
+            fixed |= {n: names[n] for n in set_by(cell.source) & kept if n in names}
             name = word.get("check") or word.get("test")
             if error and name:
                 errors.setdefault(name, error)
             if "test" in word:
-                results.append(_result(name, value, word["points"], said, error, errors.get(name)))
+                result = _result(name, value, word["points"], said, error, errors.get(name))
+                if result.points != result.out_of and name in clashes:
+                    result.said += f" ({clashes[name]}: take another name)"
+                yield result
             elif error and not name and not answered:
                 raise RuntimeError(f"a cell of the exercise failed: {error}\n{cell.source}")
-    return results
 
 
 def set_by(source: str) -> set[str]:
@@ -135,6 +159,24 @@ def set_by(source: str) -> set[str]:
     return found
 
 
+def read_by(source: str) -> set[str]:
+    """The names that a cell takes from elsewhere: read before it sets them, or by its functions."""
+    code = compile(source, "<cell>", "exec")
+    found, done = set(), set()
+    for step in dis.get_instructions(code):
+        if step.opname == "STORE_NAME":
+            done.add(step.argval)
+        elif step.opname == "LOAD_NAME" and step.argval not in done:
+            found.add(step.argval)
+    inner = [one for one in code.co_consts if isinstance(one, CodeType)]
+    for one in inner:  # grows: functions in functions
+        read = {s.argval for s in dis.get_instructions(one) if s.opname in READS}
+        at_once = one.co_name in COMPREHENSIONS
+        found |= read - done if at_once else read
+        inner += [deeper for deeper in one.co_consts if isinstance(deeper, CodeType)]
+    return found
+
+
 def _by_hand(word: Any, answers: dict[str, str]) -> Result:
     """The result of a cell that a person grades: 0 if there is nothing to read."""
     empty = answers.get(word["manual"], TEXT_STUB).strip() in ("", TEXT_STUB)
@@ -150,32 +192,72 @@ def _result(
     if not isinstance(value, int | float) or not 0 <= value <= out_of:
         raise RuntimeError(f"the tests of {name} end in {value!r}, expected 0 to {out_of} points")
     lines = said.strip().splitlines()
-    return Result(name, value, out_of, lines[-1] if value < out_of and lines else "right")
+    right = _not_judged(said, "predicted; the run tells") or "right"
+    return Result(name, value, out_of, lines[-1] if value < out_of and lines else right)
+
+
+def _not_judged(printed: str, saved: str) -> str | None:
+    """What to say of an answer that was only looked for, or None if it was judged."""
+    lines = printed.splitlines()
+    if any(line.startswith(THERE) for line in lines):
+        return "there; a person reads it"
+    return saved if any(line.startswith(SAVED) for line in lines) else None
 
 
 def run_cell(source: str, names: dict[str, Any]) -> tuple[Any, str, str | None]:
     """Run a cell as Jupyter does: (value of its last line, what it printed, its error or None).
 
-    Lines for Jupyter itself, such as `%matplotlib inline` and `!ls`, are left out.
+    Lines for Jupyter itself, such as `%matplotlib inline` and `!ls`, are left out. After LIMIT
+    seconds a cell is interrupted, between two steps of Python.
     """
     source = re.sub(r"^(?=%{1,2}[a-z]|!)", "# ", source, flags=re.MULTILINE)
     printed, value, failure = io.StringIO(), None, None
+    late = threading.Event()
     try:
-        body = ast.parse(source, "<cell>").body
-        last: Any = body.pop() if body and isinstance(body[-1], ast.Expr) else None
-        with contextlib.redirect_stdout(printed):
-            exec(compile(ast.Module(body, []), "<cell>", "exec"), names)
-            if last is not None:
-                value = eval(compile(ast.Expression(last.value), "<cell>", "eval"), names)
+        with _limited(late):
+            value = _value(source, names, printed)
     except KeyboardInterrupt:  # the only one that is not the answer's
-        raise
+        if not late.is_set():
+            raise
     except WrongAnswer as answer:
         failure = str(answer)
     except NotImplementedError:
         failure = "not answered yet"
     except BaseException as error:
         failure = f"{type(error).__name__}: {in_a_line(error)}"
+    if late.is_set():
+        failure = f"the cell did not end in {LIMIT} s, in which each cell must"
     return value, "" if printed.closed else printed.getvalue(), failure
+
+
+def _value(source: str, names: dict[str, Any], printed: io.StringIO) -> Any:
+    body = ast.parse(source, "<cell>").body
+    last: Any = body.pop() if body and isinstance(body[-1], ast.Expr) else None
+    with contextlib.redirect_stdout(printed):
+        exec(compile(ast.Module(body, []), "<cell>", "exec"), names)
+        if last is not None:
+            return eval(compile(ast.Expression(last.value), "<cell>", "eval"), names)
+
+
+@contextlib.contextmanager
+def _limited(late: threading.Event) -> Iterator[None]:
+    """Interrupt what is done inside, as Ctrl-C would, after LIMIT seconds, and set `late`."""
+    if threading.current_thread() is not threading.main_thread():  # which alone can be interrupted
+        yield
+        return
+
+    def interrupt() -> None:
+        late.set()
+        _thread.interrupt_main()
+
+    timer = threading.Timer(LIMIT, interrupt)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()  # an interrupt that is on its way arrives here, and not later
 
 
 # ----------------------------------------------------------------------- the command line
@@ -190,27 +272,37 @@ def run(args: argparse.Namespace) -> int:
     """Grade a file and print why points are missing. Exit code 0 if none is, 1 if some are."""
     try:
         given = read(args.file)
-    except (OSError, ValueError) as error:
-        raise argparse.ArgumentError(None, f"{error}; give the notebook of an exercise") from error
+    except OSError as error:
+        what = (
+            f"{args.file} cannot be read ({error.strerror}), expected the notebook of an exercise"
+        )
+        raise refusal(f"{what}; see `minigrad course DIR`") from error
+    except ValueError as error:
+        raise refusal(f"{error}; give the notebook of an exercise") from error
     except ImportError as error:
         what = f"{error.name} is not installed, and reading an exercise needs it"
-        raise argparse.ArgumentError(None, f"{what}; python -m pip install jupytext") from error
+        raise refusal(f"{what}; python -m pip install jupytext") from error
     answers = answers_in(given)
     if not answers:
         what = f"{args.file} holds no cell with an answer, expected an exercise"
-        raise argparse.ArgumentError(None, f"{what}; `minigrad course DIR` writes them")
+        lost = "some editors remove nbgrader's marks from its cells"
+        raise refusal(
+            f"{what} (if it is one, {lost}); paste the answers into a fresh copy, "
+            "which `minigrad course DIR` writes"
+        )
     if not sources():
         return check_alone(given)
     source = source_of(answers)
     if source is None:
         what = f"{args.file} answers {next(iter(answers))!r}, which no exercise here asks for"
-        raise argparse.ArgumentError(None, f"{what}; `minigrad course DIR` writes those there are")
-    results = grade(drawn(read(source), variant_of(given)), answers, added_in(given))
-    for result in results:
+        raise refusal(f"{what}; `minigrad course DIR` writes those there are")
+    results = []
+    for result in each_graded(drawn(read(source), variant_of(given)), answers, added_in(given)):
+        results.append(result)
         points = (
             "  by a person" if result.points is None else f"{result.points:g} of {result.out_of:g}"
         )
-        print(f"{result.name:<24} {points:<12} {result.said}")
+        print(f"{result.name:<24} {points:<12} {result.said}", flush=True)
     earned = sum(result.points or 0 for result in results)
     by_hand = sum(result.out_of for result in results if result.points is None)
     machine = sum(result.out_of for result in results) - by_hand
@@ -236,11 +328,12 @@ def check_alone(cells: list[Any]) -> int:
                 continue
             name = str(_mark(cell).get("grade_id", ""))
             answer = name.removesuffix("-check")
-            _, _, error = run_cell(cell.source, names)
+            _, said, error = run_cell(cell.source, names)
             if error:
                 errors.setdefault(answer, error)
             if answer != name:
-                print(f"{answer:<24} {errors.get(answer, 'right')}")
+                right_word = _not_judged(said, "saved, right or wrong") or "right"
+                print(f"{answer:<24} {errors.get(answer, right_word)}", flush=True)
                 right.append(answer not in errors)
     if not right:
         print("the file holds no check; `minigrad course DIR` writes the exercise anew")

@@ -231,6 +231,14 @@ def test_without_a_seed_the_numbers_are_the_source_s(cells):
     assert exercises.variant_of(cells) is None
 
 
+def test_only_where_no_variant_was_drawn_a_copy_says_that_its_solutions_are_public(source):
+    source.write_text(SAMPLE.replace("{{k}} micro", "{{practice}} {{k}} micro", 1), "utf-8")
+    for variant, there in ((None, True), (0, False), (3, False)):
+        title = exercises.drawn(exercises.read(source), variant)[0].source
+        assert (exercises.PRACTICE in title) == ("for practice" in title) == there
+        assert "{" not in title
+
+
 def test_a_cell_is_there_only_when_its_condition_holds(source):
     seen = set()
     for seed in range(8):
@@ -466,6 +474,105 @@ def test_a_name_of_the_exercise_that_an_answer_changes_is_put_back(cells, text):
     assert points(cells, mean=f"{DEF}return 0.0\nexpected = 0.0\n{text}")["99-mean"] == 0
 
 
+HELPER = """
+def parts(): return 3
+def mean(numbers, sizes):
+    return sum(n * m for n, m in zip(sizes, numbers)) / sum(sizes) + 0 * parts()
+"""
+
+
+def with_cell(cells, text: str, at: int):
+    """The exercise with one more cell of its own."""
+    new = nbformat.v4.new_code_cell(text)
+    return [*cells[:at], new, *cells[at:]]
+
+
+def before(cells, name: str) -> int:
+    return next(i for i, cell in enumerate(cells) if cell.metadata.get("answer") == name)
+
+
+def test_a_helper_may_have_the_name_of_something_that_the_exercise_no_longer_reads(cells):
+    """A variable that an earlier cell left behind, and that later cells set before they read it."""
+    cells = with_cell(cells, "for parts in [0, 1]: print(parts)", before(cells, "99-mean"))
+    assert points(cells, mean=HELPER) == POINTS
+
+
+@pytest.mark.parametrize(
+    "reader",
+    [
+        "parts",
+        "[parts for _ in sizes]",
+        "def f():\n    return parts",
+        "class C:\n    def f(self):\n        return lambda: parts",
+        "parts += [1]",
+    ],
+)
+def test_a_helper_that_takes_a_name_which_the_exercise_reads_is_told_so(cells, reader):
+    at = before(cells, "99-mean")
+    cells = with_cell(cells, f"parts = [9]\n{reader}" if "def" in reader else "parts = [9]", at)
+    cells = with_cell(cells, reader, before(cells, "99-name"))
+    cells = [cell for cell in cells if cell.metadata.get("check") != "99-mean"]
+    assert points(cells, mean=HELPER)["99-mean"] == 0
+    clash = "(your cell sets `parts`, which the exercise uses: take another name)"
+    assert (
+        said(cells, mean=HELPER)["99-mean"] == f"TypeError: 'list' object is not callable {clash}"
+    )
+    assert (
+        points(cells, mean=HELPER.replace("parts()", "mine()").replace("f parts", "f mine"))[
+            "99-mean"
+        ]
+        == 3
+    )
+
+
+def test_what_a_cell_reads_is_what_it_does_not_set_before():
+    for source, expected in {
+        "x = 1\nx": set(),
+        "x\nx = 1": {"x"},
+        "x += 1": {"x"},
+        "for x in y: x": {"y"},
+        "x = 1\nz = [x for _ in 'ab']": set(),
+        "x = 1\nz = sum(x for _ in 'ab')": {"sum"},
+        "x = 1\ndef f(a):\n    return a + x": {"x"},
+        "f = lambda a, b=y: [c(a) for d in e]": {"y", "c", "e"},
+        "class A:\n    x = z\n    def f(self): return y": {"z", "y", "__name__"},
+        "import a.b as c\nc.d.e": set(),
+    }.items():
+        assert marking.read_by(source) == expected, source
+
+
+def test_an_answer_that_does_not_end_is_stopped_and_costs_its_own_points_alone(cells, monkeypatch):
+    monkeypatch.setattr(marking, "LIMIT", 0.4)
+    text = "the cell did not end in 0.4 s, in which each cell must"
+    for answer in (
+        "while True: pass",
+        f"{DEF}while True: pass",
+        "try:\n    while True: pass\nexcept BaseException:\n    raise ValueError('mine')",
+    ):
+        assert points(cells, mean=answer) == POINTS | {"99-mean": 0}
+        assert said(cells, mean=answer)["99-mean"] == text
+    assert points(cells) == POINTS
+
+
+def test_each_result_is_there_before_the_next_answer_is_run(cells):
+    answers = marking.answers_in(cells) | {"99-name": "raise KeyboardInterrupt"}
+    results = marking.each_graded(cells, answers)
+    assert [next(results).name for _ in range(2)] == ["99-predict", "99-mean"]
+    with pytest.raises(KeyboardInterrupt):
+        next(results)
+
+
+def test_what_is_only_looked_for_is_not_called_right(source):
+    asked = '"99-name" points=1\n### BEGIN HIDDEN TESTS\n'
+    text = SAMPLE.replace("    predicted,\n", "    predicted, corrected,\n")
+    text = text.replace(asked, f"{asked}corrected('a b c d e f')\n")
+    source.write_text(text, encoding="utf-8")
+    cells = exercises.drawn(exercises.read(source), None)
+    assert said(cells, predict="prediction = 99")["99-predict"] == "predicted; the run tells"
+    assert said(cells)["99-name"] == "there; a person reads it"
+    assert said(cells)["99-mean"] == "right"
+
+
 def test_cells_that_a_student_added_are_run_before_the_answer_that_they_stand_before(
     cells, tmp_path, capsys
 ):
@@ -511,9 +618,9 @@ def test_check_prints_points_and_reasons_and_its_exit_code_says_whether_all_were
     code, output, errors = checked(path, capsys)
     assert (code, errors) == (0, "")
     assert output.splitlines() == [
-        "99-predict               1 of 1       right",
+        "99-predict               1 of 1       predicted; the run tells",
         "99-mean                  3 of 3       right",
-        "99-name                  1 of 1       right",
+        "99-name                  1 of 1       predicted; the run tells",
         "99-why                     by a person a person reads it",
         "5 of 5 points, and up to 2 more by a person",
     ]
@@ -664,16 +771,28 @@ def test_a_binary_file_is_refused_in_one_sentence(name, source, tmp_path, capsys
 
 
 def test_what_is_no_file_is_refused_in_one_sentence(source, tmp_path, capsys):
-    refused(tmp_path / "missing.ipynb", capsys)
-    refused(tmp_path / "missing.py", capsys)
-    refused(tmp_path, capsys)
-    refused(source / "x.ipynb", capsys)
+    for path in ("missing.ipynb", "missing.py", "00", "", "lessons/exercises/99_sample.py/x.ipynb"):
+        said = refused(tmp_path / path, capsys)
+        assert f"{tmp_path / path} cannot be read (" in said
+        assert "), expected the notebook of an exercise; see `minigrad course DIR`" in said
+        assert "Errno" not in said
 
 
 def test_a_notebook_of_another_course_is_refused_in_one_sentence(cells, tmp_path, capsys):
     path = student_of(cells, tmp_path / "x.ipynb")
     path.write_text(path.read_text(encoding="utf-8").replace("99-", "other-"), encoding="utf-8")
     assert "answers 'other-predict', which no exercise here asks for" in refused(path, capsys)
+
+
+def test_a_notebook_that_lost_nbgrader_s_marks_is_told_what_happened(cells, tmp_path, capsys):
+    path = student_of(cells, tmp_path / "x.ipynb")
+    made = nbformat.read(path, as_version=4)
+    for cell in made.cells:
+        del cell.metadata["nbgrader"]
+    exercises.write(made, path)
+    said = refused(path, capsys)
+    assert "some editors remove nbgrader's marks from its cells" in said
+    assert "paste the answers into a fresh copy, which `minigrad course DIR` writes" in said
 
 
 def test_a_lesson_is_no_exercise(capsys):
@@ -722,10 +841,10 @@ def test_without_sources_the_checks_of_the_file_say_right_or_wrong(
     path = student_of(cells, tmp_path / "x.ipynb")
     code, output, errors = checked(path, capsys)
     assert (code, errors) == (0, "")
-    assert [line.split() for line in output.splitlines()[1:]] == [
-        ["99-predict", "right"],
-        ["99-mean", "right"],
-        ["99-name", "right"],
+    assert output.splitlines()[1:] == [
+        "99-predict               saved, right or wrong",
+        "99-mean                  right",
+        "99-name                  saved, right or wrong",
     ]
     for answer, reason in (
         (f"{DEF}return sum(parts) / 3", "the mean: this is the mean of the micro-batches' means"),
@@ -736,7 +855,7 @@ def test_without_sources_the_checks_of_the_file_say_right_or_wrong(
         assert (code, errors) == (1, "")
         assert "sources of the exercises are not installed" in output
         assert reason in output
-        assert output.splitlines()[1].split() == ["99-predict", "right"]
+        assert "99-predict               saved, right or wrong" in output
 
 
 def test_without_sources_a_file_whose_checks_were_deleted_is_not_right(
@@ -796,7 +915,9 @@ def test_the_solution_of_an_exercise_earns_all_points_and_no_cell_of_it_fails(
     results = marking.grade(cells, marking.answers_in(cells))
     assert failures == []
     assert full(results)
-    assert {result.said for result in results} == {"right", "a person reads it"}
+    assert {result.said for result in results} == {
+        *("right", "predicted; the run tells", "there; a person reads it", "a person reads it"),
+    }
 
 
 @each

@@ -419,7 +419,7 @@ def test_a_prediction_is_one_of_the_choices(value, capsys):
 def test_a_correction_is_a_sentence_of_some_words(capsys):
     corrected("It was divided twice by k.")
     corrected("because", words=1)
-    assert capsys.readouterr().out.count("a person reads it") == 2
+    assert capsys.readouterr().out.count("only a person can tell") == 2
     for value in ("", "  ", "It was divided twice.", None, ..., 7, ["six words are in this list"]):
         with pytest.raises(WrongAnswer, match="words, expected 6 or more: what happened, and why"):
             corrected(value)

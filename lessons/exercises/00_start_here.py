@@ -4,8 +4,7 @@
 # They train the words and the one rule of the course: add, and divide once. They belong to lesson
 # [00](../00_start_here.ipynb). About 25 minutes.
 #
-# These exercises are for practice: their sources, with solutions, are public. For grades, an
-# instructor draws another variant.
+# {{practice}}
 #
 # Write below `# YOUR CODE HERE`, in place of the line that raises an error, and run the check below
 # it: it says why an answer is wrong. A cell without an answer stops with `NotImplementedError`, and

@@ -5,8 +5,7 @@
 # and what goes wrong with it. They belong to lesson [01](../01_stochastic_approximation.ipynb).
 # Minutes: 40; points: 12.
 #
-# These exercises are for practice: their sources, with solutions, are public. For grades, an
-# instructor draws another variant.
+# {{practice}}
 #
 # Write below `# YOUR CODE HERE`, in place of the line that raises an error, and run the check below
 # it: it says why.

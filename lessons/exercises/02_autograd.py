@@ -6,8 +6,7 @@
 # They belong to lesson [02](../02_autograd.ipynb).
 # They take 45 minutes.
 #
-# These exercises are for practice: their sources, with solutions, are public. For grades, an
-# instructor draws another variant.
+# {{practice}}
 #
 # Write below `# YOUR CODE HERE`, then run the check below it: it says why an answer is wrong.
 

@@ -5,8 +5,7 @@
 # a loop that runs without an error. They belong to lesson [03](../03_training_loop.ipynb). They
 # take about 50 minutes, and give 12 points.
 #
-# These exercises are for practice: their sources, with solutions, are public. For grades, an
-# instructor draws another variant.
+# {{practice}}
 #
 # Write below `# YOUR CODE HERE`, in place of the line that raises, then run the check below it: it
 # says why an answer is wrong.

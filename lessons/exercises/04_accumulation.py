@@ -4,8 +4,7 @@
 # You add up what can be added, divide once, and find out what a loop does that goes another way.
 # They belong to [lesson 04](../04_accumulation.ipynb). Minutes: 45; points: 12.
 #
-# These exercises are for practice: their sources, with solutions, are public. For grades, an
-# instructor draws another variant.
+# {{practice}}
 #
 # Write below `# YOUR CODE HERE`, in place of the line that raises an error, and run the check below
 # it: it says why.

@@ -4,8 +4,7 @@
 # You predict the error of a mean of means, write the one division of a window, and find and mend
 # the wrong divisor of a loop over real text.
 # They belong to the lesson [05_sum_or_mean](../05_sum_or_mean.ipynb). About 45 minutes.
-# These exercises are for practice: their sources, with solutions, are public. For grades, an
-# instructor draws another variant.
+# {{practice}}
 #
 # Write your answers below `# YOUR CODE HERE` (delete the line that raises), then run the cell below
 # each answer: it says at once whether it is right, and if not, why.

@@ -4,8 +4,7 @@
 # They train telling apart what belongs to the micro-batch, to the update and to the sample. They
 # belong to [lesson 06](../06_once_per_update.ipynb), and take about 45 minutes.
 #
-# These exercises are for practice: their sources, with solutions, are public. For grades, an
-# instructor draws another variant.
+# {{practice}}
 #
 # Write below `# YOUR CODE HERE`, in place of the line that raises. Then run the check below it: it
 # says whether your answer is right, and if not, why.

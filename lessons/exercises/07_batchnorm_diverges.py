@@ -5,8 +5,7 @@
 # find and mend the fault of a loop that keeps running statistics.
 # They belong to the lesson [07_batchnorm_diverges](../07_batchnorm_diverges.ipynb). About 45
 # minutes.
-# These exercises are for practice: their sources, with solutions, are public. For grades, an
-# instructor draws another variant.
+# {{practice}}
 #
 # Write your answers below `# YOUR CODE HERE` (delete the line that raises), then run the cell below
 # each answer: it says at once whether it is right, and if not, why.

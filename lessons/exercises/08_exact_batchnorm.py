@@ -5,8 +5,7 @@
 # at a whole batch. They belong to [lesson 08](../08_exact_batchnorm.ipynb). Minutes: 40; points:
 # 12.
 #
-# These exercises are for practice: their sources, with solutions, are public. For grades, an
-# instructor draws another variant.
+# {{practice}}
 #
 # Write below `# YOUR CODE HERE`, in place of the line that raises an error, and run the check below
 # it: it says why.

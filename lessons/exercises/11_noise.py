@@ -4,8 +4,7 @@
 # You predict how fast the noise of a gradient falls, write its law for both ways of drawing, write
 # the estimate that a window makes of it, and find and mend the fault of a loop that reports it.
 # They belong to the lesson [11_noise](../11_noise.ipynb). About 45 minutes.
-# These exercises are for practice: their sources, with solutions, are public. For grades, an
-# instructor draws another variant.
+# {{practice}}
 #
 # Write your answers below `# YOUR CODE HERE` (delete the line that raises), then run the cell below
 # each answer: it says at once whether it is right, and if not, why.

@@ -4,8 +4,7 @@
 # They train what changes with the batch: the number of updates, the rate and its warm-up, the trust
 # ratio. They belong to [lesson 12](../12_learning_rate.ipynb), and take about 45 minutes.
 #
-# These exercises are for practice: their sources, with solutions, are public. For grades, an
-# instructor draws another variant.
+# {{practice}}
 #
 # Write below `# YOUR CODE HERE`, in place of the line that raises. Then run the check below it: it
 # says whether your answer is right, and if not, why.

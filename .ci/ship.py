@@ -1,6 +1,7 @@
 """What a wheel holds beside the package: the lessons, students' exercises, the data of figures.
 
-No source of an exercise: these hold the solutions. A clone needs none of it, for it has the files.
+No source of an exercise, and no rubric: these hold what is asked for. A clone needs none of it, for
+it has the files.
 """
 
 from pathlib import Path
@@ -11,6 +12,7 @@ SHIPPED = {
     "lessons": ("*.ipynb", "*.md", "exercises/*.ipynb"),
     "figures/data": ("*.json",),
 }
+NOT_SHIPPED = ("teaching.md",)
 
 
 class Ship(BuildHookInterface):
@@ -23,5 +25,7 @@ class Ship(BuildHookInterface):
             target = f"minigrad/shipped/{Path(folder).name}"
             for pattern in patterns:
                 for path in sorted((Path(self.root) / folder).glob(pattern)):
+                    if path.name in NOT_SHIPPED:
+                        continue
                     name = path.relative_to(Path(self.root) / folder).as_posix()
                     build_data["force_include"][str(path)] = f"{target}/{name}"

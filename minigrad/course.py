@@ -2,8 +2,9 @@
 
 A student's folder holds the lessons and the exercises as notebooks. An instructor's is a course of
 nbgrader: `source/NN_name/NN_name.ipynb` for each lesson's exercises, with solutions and hidden
-tests, a config, and `solutions/` to hand out afterwards. `--variant SEED` draws other numbers and
-other planted faults: the same for both folders of one seed.
+tests, a config, `solutions/` to hand out afterwards, and teaching.md with the rubrics. `--variant
+SEED` draws other numbers and other planted faults: the same for both folders of one seed. What a
+function is to do stays the same, so a solution of one variant is one of all.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import argparse
 import posixpath
 import re
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from minigrad import exercises
+from minigrad.command import refusal
 
 REPOSITORY = "https://github.com/minigrad/minigrad"
 CONFIG = """# The course as nbgrader sees it: run its commands in this folder.
@@ -29,7 +32,10 @@ NEXT = """Exercises of {count} lessons{drawn} for nbgrader. In that folder:
   nbgrader generate_assignment {first}   # release/: what students get
   # put what they hand in into submitted/STUDENT/{first}/{first}.ipynb
   nbgrader autograde {first}
-  nbgrader formgrader (in Jupyter), or: nbgrader generate_feedback {first} and nbgrader export"""
+  python -m jupyter lab                  # menu Nbgrader, Formgrader: read, and give points
+  nbgrader generate_feedback {first}     # with --force after a change
+  nbgrader export                        # grades.csv"""
+TEACHING = "teaching.md"  # the rubrics, which are what is asked for: no student's folder holds it
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,36 +49,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _seed(text: str) -> int:
     if not text.isdecimal() or len(text) > exercises.DIGITS:
-        raise argparse.ArgumentTypeError(f"is {text!r}, expected a whole number; give 0 or more")
+        what = f"is {text!r}, expected a whole number of {exercises.DIGITS} digits or fewer"
+        raise argparse.ArgumentTypeError(f"{what}; give 0 or more")
     return int(text)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the folder and say what it holds."""
+    """Write the folder, all of it or nothing, and say what it holds."""
     place: Path = args.folder
     if (args.instructor or args.variant is not None) and not exercises.sources():
         what = "an installed package holds no sources of exercises, which variants are drawn from"
-        raise argparse.ArgumentError(None, f"{what}; use a clone of {REPOSITORY}")
+        raise refusal(f"{what}; use a clone of {REPOSITORY}")
     try:
         if place.exists() and (not place.is_dir() or any(place.iterdir())):
             what = f"{place} is there already and not an empty folder, expected a new one"
-            raise argparse.ArgumentError(None, f"{what}; give another name")
+            raise refusal(f"{what}; give another name")
         place.mkdir(parents=True, exist_ok=True)
         write = write_instructor if args.instructor else write_student
-        print(write(place, args.variant))
+        with tempfile.TemporaryDirectory(dir=place) as unfinished:
+            said = write(Path(unfinished), args.variant)
+            for made in sorted(Path(unfinished).iterdir()):
+                made.rename(place / made.name)
+        print(said)
     except OSError as error:
         what = f"{place} cannot be written: {error.strerror}"
-        raise argparse.ArgumentError(None, f"{what}; give another folder") from error
+        raise refusal(f"{what}; give another folder") from error
     except ImportError as error:
         what = f"{error.name} is not installed, and drawing an exercise needs it"
-        raise argparse.ArgumentError(None, f"{what}; python -m pip install jupytext") from error
+        raise refusal(f"{what}; python -m pip install jupytext") from error
     return 0
 
 
 def write_student(place: Path, variant: int | None) -> str:
     """Copy lessons and pages, and copy or draw the exercises. Returns what to say."""
     lessons = sorted(exercises.folder().glob("[0-9][0-9]_*.ipynb"))
-    for path in [*lessons, *exercises.folder().glob("*.md")]:
+    pages = [path for path in exercises.folder().glob("*.md") if path.name != TEACHING]
+    for path in [*lessons, *pages]:
         shutil.copyfile(path, place / path.name)
         _lead_out(place / path.name, "lessons")
     (place / "exercises").mkdir()
@@ -81,7 +93,8 @@ def write_student(place: Path, variant: int | None) -> str:
         if variant is None:
             shutil.copyfile(path, target)
         else:
-            exercises.write(_copy(path.with_suffix(".py"), variant, solutions=False), target)
+            source = path.with_suffix(".py")
+            exercises.write(exercises.build_exercise(source, variant), target)
         _lead_out(target, "lessons/exercises")
     drawn = "" if variant is None else f", of variant {variant}"
     start = "python -m jupyter lab (the packages: minigrad[lessons])"
@@ -92,7 +105,7 @@ def write_instructor(place: Path, variant: int | None) -> str:
     """Write an nbgrader course. Returns what to say."""
     paths = exercises.sources()
     for path in paths:
-        full = _copy(path, variant, solutions=True)
+        full = exercises.build_exercise(path, variant, solutions=True)
         source = place / "source" / path.stem / f"{path.stem}.ipynb"
         solution = place / "solutions" / f"{path.stem}.ipynb"
         exercises.write(full, source)
@@ -100,9 +113,8 @@ def write_instructor(place: Path, variant: int | None) -> str:
         for file in (source, solution):
             _lead_out(file, "lessons/exercises", kept=None)
     (place / "nbgrader_config.py").write_text(CONFIG, encoding="utf-8", newline="\n")
-    teaching = exercises.folder() / "teaching.md"
-    shutil.copyfile(teaching, place / teaching.name)
-    _lead_out(place / teaching.name, "lessons", kept=None)
+    shutil.copyfile(exercises.folder() / TEACHING, place / TEACHING)
+    _lead_out(place / TEACHING, "lessons", kept=None)
     drawn = "" if variant is None else f", of variant {variant},"
     return NEXT.format(count=len(paths), drawn=drawn, first=paths[0].stem)
 
@@ -115,18 +127,13 @@ def _lead_out(file: Path, folder: str, kept: str | None = "lessons/") -> None:
 
     def lead(link: re.Match) -> str:
         target = posixpath.normpath(f"{folder}/{link[1]}")
-        there = kept is not None and target.startswith(kept)
+        there = kept is not None and target.startswith(kept) and target != f"lessons/{TEACHING}"
         return link[0] if there else f"]({REPOSITORY}/blob/main/{target}"
 
     # A notebook holds code as well, in which f[i](x) is no link.
     links = r"\]\((\.\./[^)#\s]*)" if file.suffix == ".ipynb" else r"\]\((?!\w+:)([^)#\s]+)"
     text = re.sub(links, lead, file.read_text(encoding="utf-8"))
     file.write_text(text, encoding="utf-8", newline="\n")
-
-
-def _copy(path: Path, variant: int | None, solutions: bool) -> Any:
-    cells = exercises.drawn(exercises.read(path), variant)
-    return exercises.notebook(exercises.copy_of(cells, path.stem[:2], solutions))
 
 
 def _solved(full: Any) -> Any:

@@ -48,19 +48,17 @@ def small(tmp_path, monkeypatch):
         source += "\n# %% [markdown]\n# [out](../../README.md) [in](../04_accumulation.ipynb)\n"
         (lessons / "exercises").mkdir(exist_ok=True)
         (lessons / f"exercises/{name}.py").write_text(source, encoding="utf-8")
-        exercises.write(copy_of(lessons / f"exercises/{name}.py"), built(lessons, name))
+        exercises.write(
+            exercises.build_exercise(lessons / f"exercises/{name}.py"), built(lessons, name)
+        )
     for name in ("README.md", "teaching.md"):
-        (lessons / name).write_text(f"# {name}\n" + "\n".join(LINKS), encoding="utf-8")
+        text = "\n".join([f"# {name}", *LINKS, "[t](teaching.md#05)"])
+        (lessons / name).write_text(text, encoding="utf-8")
     return lessons
 
 
 def built(folder, name) -> Path:
     return folder / f"exercises/{name}.ipynb"
-
-
-def copy_of(source, variant=None, **options):
-    cells = exercises.drawn(exercises.read(source), variant)
-    return exercises.notebook(exercises.copy_of(cells, source.stem[:2], **options))
 
 
 def sources(notebook) -> list[str]:
@@ -100,7 +98,7 @@ def test_a_student_s_folder_holds_lessons_pages_and_exercises_and_no_source(smal
     output = made(capsys, "new/course")
     assert output.startswith("2 lessons and their exercises. In that folder: python -m jupyter lab")
     assert files(Path("new/course")) == {
-        *("README.md", "teaching.md"),
+        "README.md",
         *(f"{name}.ipynb" for name in NAMES),
         *(f"exercises/{name}.ipynb" for name in NAMES),
     }
@@ -121,7 +119,8 @@ def test_links_that_lead_out_of_the_folder_lead_to_the_repository(small, capsys)
                 f"[out]({course.REPOSITORY}/blob/main/README.md) [in](../04_accumulation.ipynb)"
             )
         page = (folder / "README.md").read_text(encoding="utf-8")
-        assert page.splitlines()[1:] == list(LINKS.values())
+        rubrics = f"[t]({course.REPOSITORY}/blob/main/lessons/teaching.md#05)"  # no student's
+        assert page.splitlines()[1:] == [*LINKS.values(), rubrics]
 
 
 def test_without_a_variant_the_exercises_are_the_committed_ones(small, capsys):
@@ -176,7 +175,8 @@ def test_an_instructor_s_folder_is_a_course_of_nbgrader_in_form(small, capsys, v
     }
     for name in NAMES:
         source = Path(f"a/source/{name}/{name}.ipynb")
-        expected = copy_of(small / f"exercises/{name}.py", variant, solutions=True)
+        original = small / f"exercises/{name}.py"
+        expected = exercises.build_exercise(original, variant, solutions=True)
         assert sources(source)[:-1] == [led_out(cell.source) for cell in expected.cells[:-1]]
         assert "### BEGIN HIDDEN TESTS" in source.read_text(encoding="utf-8")
         solution = Path(f"a/solutions/{name}.ipynb").read_text(encoding="utf-8")
@@ -248,13 +248,21 @@ def test_a_full_disk_is_said_in_one_sentence(small, capsys, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(course.shutil, "copyfile", full)
-    assert "a cannot be written: No space left on device" in refused(capsys, "a")
+    for more in ([], ["--instructor"]):  # the second fails after the notebooks
+        assert "a cannot be written: No space left on device" in refused(capsys, "a", *more)
+        assert [*Path("a").iterdir()] == []
+    monkeypatch.undo()
+    monkeypatch.setattr(exercises, "folder", lambda: small)
+    monkeypatch.chdir(small.parent / "here")
+    made(capsys, "a")
+    assert not [path for path in Path("a").iterdir() if path.name.startswith("tmp")]
 
 
 @pytest.mark.parametrize("seed", ["-1", "1.5", "", "x", "1e3", " 1", "²", "None", "9" * 41])
 def test_a_seed_is_a_whole_number(small, capsys, seed):
     said = refused(capsys, "a", f"--variant={seed}")
-    assert f"--variant is {seed!r}, expected a whole number; give 0 or more" in said
+    assert f"--variant is {seed!r}, expected a whole number of 40 digits or fewer" in said
+    assert "; give 0 or more" in said
     assert files(Path()) == set()
 
 
@@ -280,6 +288,7 @@ def test_without_jupytext_a_sentence_says_what_to_install(small, capsys, monkeyp
     monkeypatch.setitem(sys.modules, "jupytext", None)
     said = refused(capsys, "a", *more)
     assert "jupytext is not installed, and drawing an exercise needs it; python -m pip" in said
+    assert [*Path("a").iterdir()] == []
     monkeypatch.setitem(sys.modules, "nbformat", None)
     made(capsys, "b")
 

@@ -706,8 +706,8 @@ def mended(model, micro_batches, k):
 #
 # *2 points:* the reason comes from Adam's formula; a run is named that shows the fault; the
 # comparison would find any wrong divisor, says what is held equal on both sides, and its number is
-# right. *1 point:* the comparison would find it, but the reason or the number is missing. *0
-# points:* loss curves are trusted, or a longer run is asked for.
+# right. *1 point:* the comparison would find it, but the reason or the number is missing; or reason
+# and run are right, and the comparison is missing. *0 points:* otherwise.
 
 # %% [markdown] manual="05-why" points=2
 # Adam divides the averaged gradient by the root of its averaged square. With eight times the

@@ -764,12 +764,10 @@ def mended(windows, w):
 # which of them is there such a constant, which one, and for which not? What happens in a short last
 # window?
 #
-# - 2 points: decay and average get the k-th root of their factor, because factors multiply while no
-#   step comes between; no limit repairs the clip, because it is not linear in the gradient; and a
-#   window of fewer micro-batches needs other constants. (Not asked for, and good: where a gradient
-#   depends on the weight, the root does not repair the decay either.)
-# - 1 point: one of the two kinds is right, with its reason.
-# - 0 points: no reason, or "divide everything by k".
+# - **2:** all three are judged rightly, each with its reason; where there is a constant, it is named;
+#   and it is said what a short last window does.
+# - **1:** some of the three are judged rightly, with the reason; or all, without the short window.
+# - **0:** otherwise.
 
 # %% [markdown] manual="06-why" points=2
 # The decay multiplies the weight by f = 1 - lr decay. Done k times with the k-th root of f, it is

@@ -758,11 +758,9 @@ def mended(windows, m):
 # samples the statistics of a training step come, how large the remaining error is in terms of $b$
 # and $N$, and one thing that would make it really equal.
 #
-# *2 points:* the count is right (32, not 512), the running statistics are said to serve evaluation
-# only, the error is put at $1/32 - 1/512$ (times a constant) and not said to shrink with $k$, and
-# there is a way out that works (LayerNorm or GroupNorm, or statistics of the whole batch *with* the
-# way back through them). *1 point:* the count is right, and one of the others is missing or wrong.
-# *0 points:* agreed with, or "use a larger momentum", or "more micro-batches".
+# *2 points:* the number of samples, what each measure makes equal, and the error are right, and the
+# way out works. *1 point:* the number of samples is right, and one of the others is missing or
+# wrong. *0 points:* otherwise.
 
 # %% [markdown] manual="07-why" points=2
 # Synchronizing makes the statistics those of 4 times 8 = 32 samples, all at one moment; the 16

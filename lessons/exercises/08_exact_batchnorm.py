@@ -743,9 +743,9 @@ def mended(model, pairs, b):
 # what is right, what is wrong and why, which measurement would have shown it, and what must be
 # added? May all layers' statistics be found in *one* pass?
 #
-# *Rubric.* 2: says that outputs and loss are right and the gradient is not, with the reason (the
-# statistics depend on the parameters; adjoints), and that gradients are to be compared; *and* that
-# several layers need a pass each. 1: one of the two. 0: neither, or only "BatchNorm is different".
+# *2 points:* what is right and what is wrong, with the reason; a measurement that would have shown
+# it; *and* the last question is answered rightly, with its reason. *1 point:* one of the two. *0
+# points:* otherwise.
 
 # %% [markdown] manual="08-why" points=2
 # The outputs and the loss are right, for they need only the values of the statistics. The gradient

@@ -878,10 +878,9 @@ def mended(windows):
 # Say in four or five sentences what is wrong with each of these conclusions, and put numbers to
 # the last one, by the model of the lesson, for a noise scale of 500 and batches of 512 and 4096.
 #
-# *2 points:* the scale was measured at the start and grows; the error falls by the root of 8, its
-# square by 8; the updates fall from about 2 to about 1.1 times the fewest, not eightfold, while the
-# samples rise from about 2 to about 9 times the fewest; on one GPU the time goes with the samples.
-# *1 point:* two or three of these. *0 points:* agreed with, or only "it depends".
+# Four conclusions: the batch for the whole run, the error, the updates, the time. *2 points:* all
+# four are judged rightly, with the reason, and the last two with numbers. *1 point:* two or three
+# of them. *0 points:* otherwise.
 
 # %% [markdown] manual="11-why" points=2
 # The noise scale belongs to this net at these updates: the signal falls while the net learns, and

@@ -799,13 +799,10 @@ def mended(x, w):
 # Is accumulation a waste here? What is right and wrong in the colleague's two reasons, what would
 # you do instead, with which settings, and for whom would it not be a waste?
 #
-# - 2 points: it is a waste, because updates are cheap on one card, and more of them from the same
-#   samples reach a lower loss; both reasons are judged rightly (noisier, but not unstable at the
-#   right rate; accumulated, the paper's settings give the paper's run, with nothing to tune); the
-#   alternative has a smaller rate *and* says what happens to the betas; and one case where it pays
-#   (the cards of the paper, a repetition of its run, a loss that couples samples).
-# - 1 point: a waste, with the reason, and one of the colleague's two reasons judged rightly.
-# - 0 points: "larger batches are better", or no reason.
+# - **2:** the first question and both reasons of the colleague are judged rightly, with the reason;
+#   the alternative names every setting that changes; and one case of the last question.
+# - **1:** the first question is answered rightly, with the reason, and one of the colleague's two.
+# - **0:** otherwise.
 
 # %% [markdown] manual="12-why" points=2
 # On one card an update costs little beside its forward and backward passes, so that samples are

@@ -492,9 +492,11 @@ def before(cells, name: str) -> int:
 
 
 def test_a_helper_may_have_the_name_of_something_that_the_exercise_no_longer_reads(cells):
-    """A variable that an earlier cell left behind, and that later cells set before they read it."""
-    cells = with_cell(cells, "for parts in [0, 1]: print(parts)", before(cells, "99-mean"))
-    assert points(cells, mean=HELPER) == POINTS
+    """A variable that a cell left behind, and that another one will set before it reads it."""
+    own = "for left in [0, 1]: print(left, [left for _ in 'ab'])"
+    for at in ("99-mean", "99-name"):
+        cells = with_cell(cells, own, before(cells, at))
+    assert points(cells, mean=HELPER.replace("parts()", "left()")) == POINTS
 
 
 @pytest.mark.parametrize(

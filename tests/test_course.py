@@ -297,12 +297,19 @@ def test_without_jupytext_a_sentence_says_what_to_install(small, capsys, monkeyp
 
 COMMANDS = """
 import sys
+from nbgrader.api import Gradebook
 from nbgrader.apps import NbGraderApp
-for line in sys.argv[1:]:
-    NbGraderApp.launch_instance(line.split())
-    NbGraderApp.clear_instance()
+for command, name, *cell in map(str.split, sys.argv[1:]):
+    if command == "read":  # as a person does it on the page of Formgrader
+        with Gradebook("sqlite:///gradebook.db") as book:
+            book.find_grade(*cell, name, name, "perfect").manual_score = 2
+            book.db.commit()
+    else:
+        NbGraderApp.launch_instance([command, name])
+        NbGraderApp.clear_instance()
 """
 STEPS = ("generate_assignment", "autograde", "generate_feedback")
+BY_HAND = {"04_accumulation": "04-why", "05_sum_or_mean": "05-why"}
 STUDENTS = ("perfect", "empty", "wrong")
 SEED = 2
 
@@ -361,8 +368,10 @@ def test_nbgrader_gives_the_points_and_explanations_that_minigrad_check_gives(
 
     nbgrader(
         folder,
-        *(f"{step} {name}" for step in STEPS for name in NAMES),
-        "export",
+        *(f"{step} {name}" for step in STEPS[:2] for name in NAMES),
+        *(f"read {name} {cell}" for name, cell in BY_HAND.items()),
+        *(f"{STEPS[2]} {name}" for name in NAMES),
+        "export --to=grades.csv",
     )
     for name in NAMES:
         released = nbformat.read(folder / f"release/{name}/{name}.ipynb", as_version=4)
@@ -374,15 +383,29 @@ def test_nbgrader_gives_the_points_and_explanations_that_minigrad_check_gives(
     with open(folder / "grades.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     found = {(row["assignment"], row["student_id"]): float(row["score"]) for row in rows}
-    assert found == points
+    read = {(name, "perfect"): 2 for name in NAMES}
+    assert found == {key: earned + read.get(key, 0) for key, earned in points.items()}
     for name in NAMES:
         assert found[name, "empty"] == 0 < found[name, "wrong"] < found[name, "perfect"]
         by_hand = {float(row["max_score"]) for row in rows if row["assignment"] == name}
-        assert by_hand == {found[name, "perfect"] + 2}
+        assert by_hand == {found[name, "perfect"]}
+        total = f"(Score: {found[name, 'perfect']} / {found[name, 'perfect']})"
+        assert total in feedback(folder, "perfect", name)  # for it was written after the reading
         assert len(reasons[name, "wrong"]) >= 3
         for reason in reasons[name, "wrong"]:
             assert " ".join(reason.split()) in feedback(folder, "wrong", name)
         assert "Not yet: " not in feedback(folder, "perfect", name)
+
+
+def test_a_person_reads_before_feedback_is_written_in_all_that_says_how(small, capsys):
+    page = (PACKAGE.parent / "lessons/README.md").read_text(encoding="utf-8")
+    for text in (made(capsys, "a", "--instructor"), page.partition("## To hand out")[2]):
+        steps = (*STEPS[:2], "python -m jupyter lab ", STEPS[2], "nbgrader export")
+        at = [text.index(step) for step in steps]
+        assert at == sorted(at)
+        assert "Formgrader" in text
+        assert "nbgrader formgrader" not in text
+        assert "--force" in text
 
 
 def feedback(folder, who: str, name: str) -> str:

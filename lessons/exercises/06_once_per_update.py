@@ -764,8 +764,8 @@ def mended(windows, w):
 # which of them is there such a constant, which one, and for which not? What happens in a short last
 # window?
 #
-# - **2:** all three are judged rightly, each with its reason; where there is a constant, it is named;
-#   and it is said what a short last window does.
+# - **2:** all three are judged rightly, each with its reason; where there is a constant, it is
+#   named; and it is said what a short last window does.
 # - **1:** some of the three are judged rightly, with the reason; or all, without the short window.
 # - **0:** otherwise.
 

@@ -14,6 +14,7 @@ import contextlib
 import dis
 import io
 import re
+import signal
 import tempfile
 import threading
 from collections.abc import Iterable, Iterator
@@ -252,12 +253,14 @@ def _limited(late: threading.Event) -> Iterator[None]:
 
     timer = threading.Timer(LIMIT, interrupt)
     timer.daemon = True
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
     timer.start()
     try:
         yield
     finally:
         timer.cancel()
         timer.join()  # an interrupt that is on its way arrives here, and not later
+        signal.signal(signal.SIGINT, before)
 
 
 # ----------------------------------------------------------------------- the command line

@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 
@@ -554,6 +555,12 @@ def test_an_answer_that_does_not_end_is_stopped_and_costs_its_own_points_alone(c
         assert points(cells, mean=answer) == POINTS | {"99-mean": 0}
         assert said(cells, mean=answer)["99-mean"] == text
     assert points(cells) == POINTS
+    usual = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a shell's background
+    try:
+        assert said(cells, mean="while True: pass")["99-mean"] == text
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, usual)
 
 
 def test_each_result_is_there_before_the_next_answer_is_run(cells):

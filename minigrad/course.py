@@ -20,7 +20,6 @@ from typing import Any
 from minigrad import exercises
 from minigrad.command import refusal
 
-REPOSITORY = "https://github.com/minigrad/minigrad"
 CONFIG = """# The course as nbgrader sees it: run its commands in this folder.
 from pathlib import Path
 
@@ -59,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
     place: Path = args.folder
     if (args.instructor or args.variant is not None) and not exercises.sources():
         what = "an installed package holds no sources of exercises, which variants are drawn from"
-        raise refusal(f"{what}; use a clone of {REPOSITORY}")
+        raise refusal(f"{what}; use a clone of minigrad's repository")
     try:
         if place.exists() and (not place.is_dir() or any(place.iterdir())):
             what = f"{place} is there already and not an empty folder, expected a new one"
@@ -120,18 +119,19 @@ def write_instructor(place: Path, variant: int | None) -> str:
 
 
 def _lead_out(file: Path, folder: str, kept: str | None = "lessons/") -> None:
-    """Let links in a copy that lead out of what was copied with it lead to the repository.
+    """Leave of links in a copy that lead out of what was copied with it their text alone.
 
     folder: where the original lies in the repository, kept: what was copied as it lies there.
     """
 
     def lead(link: re.Match) -> str:
-        target = posixpath.normpath(f"{folder}/{link[1]}")
+        target = posixpath.normpath(f"{folder}/{link[2]}")
         there = kept is not None and target.startswith(kept) and target != f"lessons/{TEACHING}"
-        return link[0] if there else f"]({REPOSITORY}/blob/main/{target}"
+        return link[0] if there else link[1]
 
     # A notebook holds code as well, in which f[i](x) is no link.
-    links = r"\]\((\.\./[^)#\s]*)" if file.suffix == ".ipynb" else r"\]\((?!\w+:)([^)#\s]+)"
+    path = r"(\.\./[^)#\s]*)" if file.suffix == ".ipynb" else r"(?!\w+:)([^)#\s]+)"
+    links = rf"\[([^\[\]]*)\]\({path}(?:#[^)\s]*)?\)"
     text = re.sub(links, lead, file.read_text(encoding="utf-8"))
     file.write_text(text, encoding="utf-8", newline="\n")
 

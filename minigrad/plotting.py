@@ -10,6 +10,7 @@ Matplotlib, and only when they are called: the rest needs NumPy alone.
 
 from __future__ import annotations
 
+import re
 import textwrap
 from contextlib import AbstractContextManager
 from io import BytesIO
@@ -20,6 +21,7 @@ from minigrad.reading import in_notebook
 
 SUFFIXES = (".svg", ".png")
 AUTHOR = "minigrad"  # stands in the metadata of each figure: so a file of ours is known again
+MARK = rb"<cc:Agent>\s*<dc:title>minigrad</dc:title>|tEXtAuthor\0minigrad"  # there, as bytes
 
 # Matplotlib's petroff6 (Petroff 2021), whose colours stay apart in every kind of colour blindness.
 # No figure leaves it to colour alone: each curve has a line style of its own too.
@@ -90,12 +92,17 @@ def subplots(rows: int = 1, columns: int = 1, height: float = 3.2, **options: An
 
     height: of all, in inches. options: for Matplotlib's `Figure.subplots`, such as sharex=True.
     """
+    figure = page(height)
+    return figure, figure.subplots(rows, columns, **options)
+
+
+def page(height: float) -> Any:
+    """A figure without axes yet, for those that no table of `subplots` describes."""
     from matplotlib import style as styles
     from matplotlib.figure import Figure
 
     styles.use(["default", STYLE])  # to stay: some of it is read as late as when a title is set
-    figure = Figure(figsize=(STYLE["figure.figsize"][0], height), layout="constrained")
-    return figure, figure.subplots(rows, columns, **options)
+    return Figure(figsize=(STYLE["figure.figsize"][0], height), layout="constrained")
 
 
 def show(figure: Any, name: str, caption: str) -> None:
@@ -141,10 +148,13 @@ def _bytes(figure: Any, suffix: str, **options: Any) -> bytes:
     return file.getvalue()
 
 
-def is_ours(path: Path) -> bool:
-    """Was this file written by `save`? Its metadata, near the beginning, say so."""
+def is_ours(path: Path, mark: bytes = MARK) -> bool:
+    """Was this file written by `save`? Its metadata, near the beginning, say so.
+
+    mark: a regular expression of what is looked for there.
+    """
     try:
         with path.open("rb") as file:
-            return AUTHOR.encode() in file.read(4096)
+            return re.search(mark, file.read(4096)) is not None
     except OSError:
         return False

@@ -110,6 +110,17 @@ def test_a_file_of_ours_is_known_again(tmp_path):
     assert not plotting.is_ours(tmp_path / "missing.svg")
 
 
+def test_a_file_that_only_names_minigrad_is_not_ours(tmp_path):
+    theirs = tmp_path / "theirs.svg"
+    for text in ("<svg><!-- of minigrad/ --></svg>", "<svg><dc:title>minigrad</dc:title></svg>"):
+        theirs.write_text(text)
+        assert not plotting.is_ours(theirs)
+    example().savefig(theirs, metadata={"Title": "minigrad", "Creator": "another"})
+    assert not plotting.is_ours(theirs)
+    example().savefig(tmp_path / "theirs.png", metadata={"Title": "minigrad", "Author": "another"})
+    assert not plotting.is_ours(tmp_path / "theirs.png")
+
+
 def test_matplotlib_is_not_needed_to_import_and_its_absence_is_noticed():
     assert plotting.available()
     run = without_matplotlib("from minigrad import plotting; print(plotting.available())")

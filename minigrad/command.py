@@ -1,4 +1,4 @@
-"""What the commands share: arguments that explain themselves, progress, and where a figure goes.
+"""What the commands share: arguments that explain themselves, progress, and where a file goes.
 
 Each thing that a user can set right is refused in one sentence: what was given, what was expected,
 the fix. tqdm, threadpoolctl and Matplotlib are used where they are installed.
@@ -7,13 +7,17 @@ the fix. tqdm, threadpoolctl and Matplotlib are used where they are installed.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
+
+import minigrad as mg
 from minigrad import plotting
 
 # --------------------------------------------------------------------------------------- arguments
@@ -54,6 +58,13 @@ def probability(text: str) -> float:
     )
 
 
+def file(text: str) -> Path:
+    """The type of an argument: the name of a file."""
+    if text:
+        return Path(text)
+    raise argparse.ArgumentTypeError("is '', expected the name of a file; give one")
+
+
 def choice(names: Iterable[str]) -> Callable[[str], str]:
     """The type of an argument: one of these names."""
 
@@ -74,21 +85,21 @@ def braces(names: Iterable[str]) -> str:
 # ---------------------------------------------------------------------------------- while it works
 
 
-Count: TypeAlias = Callable[[], Any]  # is called after each update
+Count: TypeAlias = Callable[[], Any]  # is called after each update, or whatever takes its time
 
 
 def nothing() -> None:
-    """Counts no update."""
+    """Counts nothing."""
 
 
 @contextmanager
-def progress(total: int) -> Iterator[Count]:
-    """A progress bar, where somebody looks and tqdm is there; yields what counts an update."""
+def progress(total: int, unit: str = "updates") -> Iterator[Count]:
+    """A progress bar, where somebody looks and tqdm is there; yields what counts a unit."""
     tqdm = optional("tqdm") if sys.stderr.isatty() else None
     if tqdm is None:
         yield nothing
         return
-    with tqdm.tqdm(total=total, unit=" updates", leave=False) as bar:
+    with tqdm.tqdm(total=total, unit=f" {unit}", leave=False) as bar:
         yield bar.update
 
 
@@ -109,37 +120,76 @@ def optional(name: str) -> Any:
         return None
 
 
-# ----------------------------------------------------------------------------------------- figures
+# ------------------------------------------------------------------------- the gradient as a vector
 
 
-def check_out(path: Path) -> None:
+def vector(arrays: Iterable[Any]) -> np.ndarray:
+    """All elements of all arrays, side by side, on the host."""
+    return np.concatenate([mg.to_cpu(array).ravel() for array in arrays])
+
+
+def gradient(model: mg.Module) -> np.ndarray:
+    """The gradient of all parameters, as one vector."""
+    return vector(p.grad for p in model.parameters())
+
+
+# ------------------------------------------------------------------------------------------- files
+
+
+def add_out(
+    parser: argparse.ArgumentParser, name: str, what: str = "the figure", option: str = "--out"
+) -> None:
+    """An option that says where a figure goes: to the file `name`, if nothing is said."""
+    help = f"where {what} goes, .svg or .png (%(default)s)"
+    parser.add_argument(option, metavar="FILE", type=file, default=Path(name), help=help)
+
+
+def check_out(
+    path: Path,
+    option: str = "--out",
+    suffixes: Sequence[str] = plotting.SUFFIXES,
+    ours: Callable[[Path], bool] = plotting.is_ours,
+) -> None:
     """Refuse, before the work is done, what cannot be written or is somebody else's."""
-    if path.suffix.lower() not in plotting.SUFFIXES:
-        raise refusal(f"--out is {str(path)!r}, expected a name that ends in .svg or .png; add it")
-    if not path.parent.is_dir():
+    given, folder = f"{option} is {str(path)!r}, expected", path.parent
+    if path.suffix.lower() not in suffixes:
+        example = (path.stem or option.strip("-")) + suffixes[0]
         raise refusal(
-            f"--out is {str(path)!r}, expected a folder that exists; make {path.parent} first"
+            f"{given} a name that ends in {' or '.join(suffixes)}; give another name, such as "
+            f"{example}"
         )
-    if path.is_dir() or (path.exists() and not plotting.is_ours(path)):
+    if not folder.is_dir():
+        raise refusal(f"{given} a folder that exists; make {folder} first")
+    if path.is_dir() or (path.exists() and not ours(path)):
         raise refusal(
-            f"--out is {str(path)!r}, expected a new file or a figure of minigrad, which this is "
-            "not; choose another name"
+            f"{given} a new file or one of minigrad's own, which this is not; choose another name"
         )
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise refusal(f"{given} a file that may be written, which this may not; choose another")
 
 
-def draw(make: Callable[[], Any], path: Path) -> None:
-    """Save the figure that `make` draws, and say where it is, or what it needs."""
+def write(save: Callable[[], Any], path: Path, option: str = "--out", what: str = "figure") -> None:
+    """Write a file, by `save`, and say where it is; what the system refuses is one sentence."""
+    try:
+        save()
+    except OSError as error:
+        raise refusal(
+            f"{option} is {str(path)!r} and cannot be written ({error.strerror}), expected a file "
+            "in a folder of yours; choose another"
+        ) from None
+    print(f"The {what} is in {path}.")
+
+
+def draw(make: Callable[[], Any], path: Path, option: str = "--out") -> bool:
+    """Save the figure that `make` draws, and say where it is, or what it needs.
+
+    Returns whether Matplotlib is there: what that needs is said once.
+    """
     if plotting.available():
-        try:
-            plotting.save(make(), path)
-        except OSError as error:
-            raise refusal(
-                f"--out is {str(path)!r} and cannot be written ({error.strerror}), expected a "
-                "file in a folder of yours; choose another"
-            ) from None
-        print(f"The figure is in {path}.")
-    else:
-        print(
-            'The figure needs Matplotlib: pip install "minigrad[lessons]", or in a clone '
-            'pip install -e ".[lessons]".'
-        )
+        write(lambda: plotting.save(make(), path), path, option)
+        return True
+    print(
+        'The figure needs Matplotlib: pip install "minigrad[lessons]", or in a clone '
+        'pip install -e ".[lessons]".'
+    )
+    return False

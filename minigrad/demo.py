@@ -12,50 +12,40 @@ from __future__ import annotations
 import argparse
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from functools import partial
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
 import minigrad as mg
-from minigrad import plotting
-from minigrad.command import (
-    Count,
-    braces,
-    check_out,
-    choice,
-    draw,
-    integer,
-    nothing,
-    one_thread,
-    probability,
-    progress,
-    refusal,
-)
+from minigrad import command, plotting
 from minigrad.data import TRAIN_SAMPLES, digits
 
 UNIT = 2.0**-53  # of rounding: one operation in float64 moves its result by at most this part of it
 ROUNDING = 1000  # units: what is further apart, 1e-13 of its size, is called different
 
-NORMS: dict[str, Callable[..., mg.Module] | None] = {
-    "none": None,
-    "batch": mg.BatchNorm,
-    "layer": mg.LayerNorm,
-    "group": lambda features, dtype: mg.GroupNorm(4, features, dtype=dtype),
+# What the opening line says of each, and how it is made.
+NORMS: dict[str, tuple[str, Callable[..., mg.Module] | None]] = {
+    "none": ("", None),
+    "batch": (" with BatchNorm", mg.BatchNorm),
+    "micro": (" with BatchNorm on micro-batches", partial(mg.BatchNorm, statistics="micro")),
+    "running": (
+        " with BatchNorm on running statistics",
+        partial(mg.BatchNorm, statistics="running"),
+    ),
+    "layer": (" with LayerNorm", mg.LayerNorm),
+    "group": (" with GroupNorm", lambda width, dtype: mg.GroupNorm(4, width, dtype=dtype)),
 }
-STATISTICS = ("batch", "micro", "running")  # of BatchNorm
-OPTIMIZERS: dict[str, Callable[[list[mg.Tensor], int], mg.Optimizer]] = {
+OPTIMIZERS: dict[str, tuple[str, Callable[[list[mg.Tensor], int], mg.Optimizer]]] = {
     # At this rate SGD learns fast and safely, but a gradient 8 times too large throws it off.
     # Batches smaller than 256 are noisier, and get a rate smaller in proportion.
-    "sgd": lambda p, batch_size: mg.SGD(p, lr=0.2 * min(1, batch_size / 256), momentum=0.9),
-    "adam": lambda p, batch_size: mg.Adam(p, lr=3e-3),
-    "adamw": lambda p, batch_size: mg.AdamW(p, lr=3e-3),
+    "sgd": ("SGD with momentum", lambda p, N: mg.SGD(p, lr=0.2 * min(1, N / 256), momentum=0.9)),
+    "adam": ("Adam", lambda p, N: mg.Adam(p, lr=3e-3)),
+    "adamw": ("AdamW", lambda p, N: mg.AdamW(p, lr=3e-3)),
 }
-NAMES = {"sgd": "SGD with momentum", "adam": "Adam", "adamw": "AdamW"}
 
 
 @dataclass(frozen=True)
@@ -66,7 +56,6 @@ class Settings:
     micro_batch_size: int = 32
     hidden: tuple[int, ...] = (256,)
     norm: str = "none"
-    statistics: str = "batch"
     dropout: float = 0.0
     optimizer: str = "sgd"
     epochs: int = 10
@@ -84,9 +73,14 @@ class Settings:
         return self.epochs * -(-TRAIN_SAMPLES // self.batch_size)
 
     @property
+    def batch_norm(self) -> bool:
+        """Is it BatchNorm, on whatever statistics?"""
+        return self.norm in ("batch", "micro", "running")
+
+    @property
     def couples(self) -> bool:
         """Does a micro-batch standardize by itself, so that it is no part of a larger batch?"""
-        return self.norm == "batch" and self.statistics != "batch"
+        return self.norm in ("micro", "running")
 
     @property
     def one(self) -> str:
@@ -111,29 +105,26 @@ class Settings:
 # ---------------------------------------------------------------------------------- the loops
 
 
-def train(settings: Settings, micro_batch_size: int, count: Count = nothing) -> Run:
+def train(settings: Settings, micro_batch_size: int, count: command.Count = command.nothing) -> Run:
     """Train with minigrad: one update a batch, computed a micro-batch at a time."""
     model, optimizer = start(settings)
-    x, y = digits(np.float64)[0]
     losses = []
     begin = perf_counter()
-    for rows in batches(settings):
-        batch = x[rows], y[rows]
+    for batch in batches(settings):
         report = mg.train_step(model, mg.cross_entropy, optimizer, batch, micro_batch_size)
         losses.append(report.loss)
         count()
     return finish(settings, model, losses, perf_counter() - begin)
 
 
-def train_without_dividing(settings: Settings, count: Count = nothing) -> Run:
+def train_without_dividing(settings: Settings, count: command.Count = command.nothing) -> Run:
     """Train by the loop that is easily written by hand, with its usual fault in `add_means`."""
     model, optimizer = start(settings)
-    x, y = digits(np.float64)[0]
     losses = []
     begin = perf_counter()
-    for rows in batches(settings):
+    for batch in batches(settings):
         model.zero_grad()
-        losses.append(add_means(settings, model, x[rows], y[rows]))
+        losses.append(add_means(settings, model, *batch))
         optimizer.step()
         count()
     return finish(settings, model, losses, perf_counter() - begin)
@@ -159,21 +150,20 @@ def add_means(settings: Settings, model: mg.Module, x: Any, y: Any) -> float:
 def start(settings: Settings) -> tuple[mg.Module, mg.Optimizer]:
     """The model and its optimizer before the first update: from one seed always the same."""
     mg.manual_seed(settings.seed)
-    norm, dropout = NORMS[settings.norm], settings.dropout
-    if settings.norm == "batch":
-        norm = partial(mg.BatchNorm, statistics=settings.statistics)
-    model = mg.MLP(64, *settings.hidden, 10, norm=norm, dropout=dropout, dtype=np.float64)
-    place(model, settings)
-    return model, OPTIMIZERS[settings.optimizer](model.parameters(), settings.batch_size)
+    (_, norm), (_, optimizer) = NORMS[settings.norm], OPTIMIZERS[settings.optimizer]
+    sizes, dropout = (64, *settings.hidden, 10), settings.dropout
+    model = place(mg.MLP(*sizes, norm=norm, dropout=dropout, dtype=np.float64), settings)
+    return model, optimizer(model.parameters(), settings.batch_size)
 
 
-def batches(settings: Settings) -> Iterator[np.ndarray]:
-    """The rows of each batch: all samples once an epoch, in an order drawn from the seed."""
-    rng = np.random.default_rng(settings.seed)
+def batches(settings: Settings) -> Iterator[tuple[Any, Any]]:
+    """Inputs and labels of each batch: all samples once an epoch, in an order that `seed` draws."""
+    (x, y), rng = digits(np.float64)[0], np.random.default_rng(settings.seed)
     for _ in range(settings.epochs):
         order = rng.permutation(TRAIN_SAMPLES)
         for first in range(0, TRAIN_SAMPLES, settings.batch_size):
-            yield order[first : first + settings.batch_size]
+            rows = order[first : first + settings.batch_size]
+            yield x[rows], y[rows]
 
 
 def place(thing: Any, settings: Settings) -> Any:
@@ -208,13 +198,8 @@ def finish(settings: Settings, model: mg.Module, losses: list[float], seconds: f
     with mg.no_grad():
         loss = mg.cross_entropy(model(place(x, settings)), y).mean().item()
         outputs = mg.to_cpu(model(place(x_test, settings)).data)
-    weights = vector(p.data for p in model.parameters())
+    weights = command.vector(p.data for p in model.parameters())
     return Run(np.array(losses), weights, loss, outputs.argmax(axis=1), seconds)
-
-
-def vector(arrays: Iterator[Any]) -> np.ndarray:
-    """All elements of all arrays, side by side."""
-    return np.concatenate([mg.to_cpu(array).ravel() for array in arrays])
 
 
 # ----------------------------------------------------------------------------- the experiment
@@ -226,7 +211,7 @@ class Result:
 
     whole, split: the same training by whole batches and by micro-batches. forgot: by the loop that
     forgets to divide. gradients: of their first updates, a vector each. peaks: the bytes that one
-    update of `whole` and of `split` takes at most.
+    update of `whole` and of `split` takes at most, beside those of model and optimizer, `stays`.
     """
 
     settings: Settings
@@ -235,11 +220,17 @@ class Result:
     forgot: Run
     gradients: tuple[np.ndarray, np.ndarray, np.ndarray]
     peaks: tuple[int, int]
+    stays: int
 
     @property
     def equal(self) -> bool:
         """Are the gradients of `whole` and `split` at the first update equal to rounding?"""
         return units(*self.gradients[:2]) <= ROUNDING
+
+    @property
+    def totals(self) -> tuple[int, int]:
+        """The peaks, with what stays."""
+        return self.peaks[0] + self.stays, self.peaks[1] + self.stays
 
     @property
     def too_large(self) -> float:
@@ -259,48 +250,42 @@ def units(a: Any, b: Any) -> float:
     return float(difference / (UNIT * np.linalg.norm(a))) if difference else 0.0
 
 
-def experiment(settings: Settings, count: Count = nothing) -> Result:
+def experiment(settings: Settings, count: command.Count = command.nothing) -> Result:
     """Measure gradients, memory and training, one after the other. `count`: called each update."""
+    N, b = settings.batch_size, settings.micro_batch_size
     gradients = first_gradients(settings)
-    peaks = peak(settings, settings.batch_size), peak(settings, settings.micro_batch_size)
-    whole = train(settings, settings.batch_size, count)
-    split = train(settings, settings.micro_batch_size, count)
+    peaks, stays = (peak(settings, N), peak(settings, b)), standing(settings)
+    whole, split = train(settings, N, count), train(settings, b, count)
     with np.errstate(all="ignore"):  # nothing keeps these weights from growing
         forgot = train_without_dividing(settings, count)
-    return Result(settings, whole, split, forgot, gradients, peaks)
+    return Result(settings, whole, split, forgot, gradients, peaks, stays)
 
 
 def first_gradients(settings: Settings) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The gradient of the first update: of one batch, of micro-batches, and without dividing."""
-    x, y = digits(np.float64)[0]
-    rows = next(batches(settings))
-
-    def gradient(fill: Callable[[mg.Module], Any]) -> np.ndarray:
-        model, _ = start(settings)
-        fill(model)
-        return vector(p.grad for p in model.parameters())
-
-    def accumulate(micro_batch_size: int) -> np.ndarray:
-        batch = x[rows], y[rows]
-        return gradient(lambda m: mg.accumulate(m, mg.cross_entropy, batch, micro_batch_size))
-
-    return (
-        accumulate(settings.batch_size),
-        accumulate(settings.micro_batch_size),
-        gradient(lambda model: add_means(settings, model, x[rows], y[rows])),
-    )
+    batch = next(batches(settings))
+    whole, split, forgot = (start(settings)[0] for _ in range(3))
+    mg.accumulate(whole, mg.cross_entropy, batch, settings.batch_size)
+    mg.accumulate(split, mg.cross_entropy, batch, settings.micro_batch_size)
+    add_means(settings, forgot, *batch)
+    return command.gradient(whole), command.gradient(split), command.gradient(forgot)
 
 
 def peak(settings: Settings, micro_batch_size: int) -> int:
     """The bytes that one update takes at most, beside the model, the optimizer and the data."""
     model, optimizer = start(settings)
-    x, y = digits(np.float64)[0]
-    rows = next(batches(settings))
-    batch = x[rows], y[rows]
+    batch = next(batches(settings))
     for _ in range(2):  # once to warm up: what the first update allocates and keeps is not counted
         with mg.measure_memory(settings.gpu) as memory:
             mg.train_step(model, mg.cross_entropy, optimizer, batch, micro_batch_size)
     return memory.peak
+
+
+def standing(settings: Settings) -> int:
+    """The bytes of the model and the optimizer, which stay however the batch is split."""
+    with mg.measure_memory(settings.gpu) as memory:
+        _kept = start(settings)
+    return memory.live
 
 
 # ---------------------------------------------------------------------------------- in words
@@ -308,34 +293,32 @@ def peak(settings: Settings, micro_batch_size: int) -> int:
 
 def table(result: Result) -> str:
     """What was measured, a line each: by whole batches, by micro-batches, and the difference."""
-    runs, gradients, peaks = (result.whole, result.split), result.gradients[:2], result.peaks
+    runs, gradients = (result.whole, result.split), result.gradients[:2]
     weights, losses = [run.weights for run in runs], [run.loss for run in runs]
-    otherwise = int(np.sum(runs[0].predictions != runs[1].predictions))
-    less = f"{peaks[0] / peaks[1]:.1f} times less"
+    right, seconds = [100 * run.accuracy for run in runs], [run.seconds for run in runs]
+    changed = runs[0].predictions != runs[1].predictions
+    otherwise = f"{changed.sum()} of {changed.size} read otherwise"
+    peaks, totals = np.divide(result.peaks, 1e6), np.divide(result.totals, 1e6)
 
-    def norm(values: np.ndarray) -> str:
-        return f"{np.linalg.norm(values):.4f}"
+    def both(cell: str, values: Iterable[Any]) -> list[str]:
+        return [cell.format(value) for value in values]
+
+    def norms(vectors: Iterable[Any]) -> list[str]:
+        return both("{:.4f}", map(np.linalg.norm, vectors))
 
     rows = [
         ("", *result.settings.columns, "difference"),
-        ("gradient of the first update, norm", *map(norm, gradients), apart(*gradients)),
-        ("weights at the end, norm", *map(norm, weights), apart(*weights)),
-        ("training loss at the end", *map("{:.4f}".format, losses), apart(*losses)),
-        (
-            "test accuracy at the end",
-            *(percent(run.accuracy) for run in runs),
-            f"{otherwise} of {len(runs[0].predictions)} read otherwise",
-        ),
-        ("peak memory of one update", *(f"{size / 1e6:.2f} MB" for size in peaks), less),
-        (
-            f"time of {result.settings.updates} updates",
-            *(f"{run.seconds:.2f} s" for run in runs),
-            "as it was here",
-        ),
+        ("gradient of the first update, norm", *norms(gradients), apart(*gradients)),
+        ("weights at the end, norm", *norms(weights), apart(*weights)),
+        ("training loss at the end", *both("{:.4f}", losses), apart(*losses)),
+        ("test accuracy at the end", *both("{:.1f} %", right), otherwise),
+        ("peak memory of one update", *both("{:.2f} MB", peaks), less(*peaks)),
+        ("with model and optimizer", *both("{:.2f} MB", totals), less(*totals)),
+        (f"time of {len(runs[0].losses)} updates", *both("{:.2f} s", seconds), "as it was here"),
     ]
-    wide = [max(len(row[i]) for row in rows) for i in range(3)]
+    wide = [max(map(len, column)) for column in zip(*rows)]
     return "\n".join(
-        f"{row[0]:<{wide[0]}}  {row[1]:>{wide[1]}}  {row[2]:>{wide[2]}}   {row[3]}" for row in rows
+        f"{name:<{wide[0]}}  {a:>{wide[1]}}  {b:>{wide[2]}}   {apart}" for name, a, b, apart in rows
     )
 
 
@@ -343,6 +326,11 @@ def apart(a: Any, b: Any) -> str:
     """How far b is from a: in units of rounding, or as a part of a where rounding is no reason."""
     n = units(a, b)
     return f"{n:.1f} units of rounding" if n <= ROUNDING else f"{percent(n * UNIT)} of it"
+
+
+def less(a: float, b: float) -> str:
+    """How many times less b is than a."""
+    return f"{a / b:.1f} times less"
 
 
 def percent(share: float) -> str:
@@ -353,16 +341,32 @@ def percent(share: float) -> str:
 def opening(settings: Settings) -> str:
     """What is about to be done."""
     sizes = "-".join(str(size) for size in (64, *settings.hidden, 10))
-    norm = "" if settings.norm == "none" else f" with {settings.norm.capitalize()}Norm"
     dropout = f", dropout {settings.dropout:g}" if settings.dropout else ""
     return (
-        f"{TRAIN_SAMPLES:,} handwritten digits; MLP {sizes}{norm}{dropout}; float64; "
-        f"{NAMES[settings.optimizer]}; {settings.updates} updates; seed {settings.seed}"
+        f"{TRAIN_SAMPLES:,} handwritten digits; MLP {sizes}{NORMS[settings.norm][0]}{dropout}; "
+        f"float64; {OPTIMIZERS[settings.optimizer][0]}; {settings.updates} updates; "
+        f"seed {settings.seed}"
     )
 
 
 def conclusions(result: Result) -> list[str]:
     """What the table says, in sentences."""
+    s = result.settings
+    said = equality(result)
+    if s.parts > 1:
+        said.append(fault(result))
+    whole, split = result.peaks
+    if whole < 0.95 * s.parts * split:
+        said.append(
+            f"Peak memory is {less(whole, split)} beside what stays, the model and the optimizer, "
+            f"and {less(*result.totals)} with it; not {s.parts} times, because a layer's gradient "
+            "and the optimizer's scratch do not depend on the split."
+        )
+    return said
+
+
+def equality(result: Result) -> list[str]:
+    """Are the first two runs equal to rounding, and if not, why?"""
     s = result.settings
     if result.equal:
         said = [
@@ -370,42 +374,44 @@ def conclusions(result: Result) -> list[str]:
             "is 2^-53 of the norm of what is compared, the most by which one operation in float64 "
             "moves its result."
         ]
-    else:
-        said = [
-            f"The two runs differ: the gradient of {s.many} is not that of {s.one}, it is off by "
-            f"{percent(units(*result.gradients[:2]) * UNIT)} of its norm, which is not rounding."
-        ]
-    if not result.equal and s.couples:
-        said.append(
-            "The reason is BatchNorm: each micro-batch is standardized by its own mean and "
-            "variance, so that a sample's output depends on which others are beside it. With "
-            "--statistics batch it is standardized by those of the whole batch, and is equal."
+        if s.norm == "batch" and s.parts > 1:
+            said.append(
+                "BatchNorm is standardized by the mean and variance of the whole batch, which "
+                f"takes {2 * len(s.hidden) + 1} passes over it; what other libraries do is --norm "
+                "micro, and differs."
+            )
+        if units(result.whole.weights, result.split.weights) > ROUNDING:
+            grew = "Rounding grew over the updates: equal gradients do not promise equal weights."
+            said.append(grew)
+        return said
+    off = percent(units(*result.gradients[:2]) * UNIT)
+    return [
+        f"The two runs differ: the gradient of {s.many} is not that of {s.one}, it is off by {off} "
+        "of its norm, which is not rounding.",
+        "The reason is BatchNorm: each micro-batch is standardized by its own mean and variance, "
+        "so that a sample's output depends on which others are beside it. With --norm batch it is "
+        "standardized by those of the whole batch, and is equal."
+        if s.couples
+        else "It must be equal to rounding: this is a fault of minigrad, please report it.",
+    ]
+
+
+def fault(result: Result) -> str:
+    """What comes of the loop that forgets to divide, and what hides it."""
+    said = (
+        f"The loop that forgets to divide has a gradient {result.too_large:.1f} times too large at "
+        f"its first update; its training loss ends at {result.forgot.loss:.5g}, its test accuracy "
+        f"at {percent(result.forgot.accuracy)}."
+    )
+    if result.settings.optimizer != "sgd":
+        return (
+            f"{said} Adam nearly hides the fault, because it divides each gradient by its own "
+            "usual size: look with --optimizer sgd."
         )
-    elif s.norm == "batch" and result.equal and s.parts > 1:
-        said.append(
-            "BatchNorm is standardized by the mean and variance of the whole batch, which takes "
-            f"{2 * len(s.hidden) + 1} passes over it; what other libraries do is --statistics "
-            "micro, and differs."
-        )
-    elif not result.equal:
-        said.append("It must be equal to rounding: this is a fault of minigrad, please report it.")
-    elif units(result.whole.weights, result.split.weights) > ROUNDING:
-        said.append("Rounding grew over the updates: equal gradients do not promise equal weights.")
-    if s.parts > 1:
-        said.append(
-            f"The loop that forgets to divide has a gradient {result.too_large:.1f} times too "
-            f"large at its first update; its training loss ends at {result.forgot.loss:.5g}, its "
-            f"test accuracy at {percent(result.forgot.accuracy)}."
-        )
-    if s.parts > 1 and s.optimizer != "sgd":
-        said[-1] += (
-            " Adam nearly hides the fault, because it divides each gradient by its own usual size: "
-            "look with --optimizer sgd."
-        )
-    if result.peaks[0] < 0.95 * s.parts * result.peaks[1]:
-        said.append(
-            f"Memory falls by less than {s.parts}, because a layer's gradient and the optimizer's "
-            "scratch do not depend on the split."
+    if result.settings.batch_norm:
+        return (
+            f"{said} BatchNorm partly hides the fault, because it undoes the growth of the weights "
+            "before it, and the larger they are the less a step turns them: look with --norm none."
         )
     return said
 
@@ -415,22 +421,19 @@ def conclusions(result: Result) -> list[str]:
 
 def figure(result: Result) -> Any:
     """The losses of the three runs, how far the first two are apart, and their memory."""
-    from matplotlib.figure import Figure
-
     s = result.settings
     if result.equal:
         title = f"{s.many} train as {s.one}: equal to rounding"
     else:
         title = f"{s.many} do not train as {s.one}"
-        title += " with BatchNorm" if s.norm == "batch" else ""
-    with plotting.style():
-        page = Figure(layout="constrained")
-        page.suptitle(title, x=0.012, ha="left")
-        grid = page.add_gridspec(2, 2, width_ratios=(3.7, 1), height_ratios=(2, 1), wspace=0.06)
-        top = page.add_subplot(grid[0, 0])
-        draw_losses(top, result)
-        draw_differences(page.add_subplot(grid[1, 0], sharex=top), result)
-        draw_memory(page.add_subplot(grid[:, 1]), result)
+        title += " with BatchNorm" if s.batch_norm else ""
+    page = plotting.page(height=4.8)
+    page.suptitle(title, x=0.012, ha="left")
+    grid = page.add_gridspec(2, 2, width_ratios=(3.7, 1), height_ratios=(2, 1), wspace=0.06)
+    top = page.add_subplot(grid[0, 0])
+    draw_losses(top, result)
+    draw_differences(page.add_subplot(grid[1, 0], sharex=top), result)
+    draw_memory(page.add_subplot(grid[:, 1]), result)
     return page
 
 
@@ -498,20 +501,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help += " (%(default)s)" if "(" not in help else ""
         parser.add_argument(option, type=kind, metavar=metavar, help=help, **more)
 
-    samples = integer(1, TRAIN_SAMPLES, example=32)
-    width = integer(1, 10_000, example=256)
-    add("--batch-size", integer(1, TRAIN_SAMPLES, example=256), "N", "samples an update")
+    samples = command.integer(1, TRAIN_SAMPLES, example=32)
+    width = command.integer(1, 10_000, example=256)
+    add("--batch-size", command.integer(1, TRAIN_SAMPLES, example=256), "N", "samples an update")
     add("--micro-batch-size", samples, "B", "samples at a time (an eighth of the batch: 32)")
     add("--hidden", width, "WIDTH", "widths of the hidden layers (256)", nargs="+")
-    add("--norm", choice(NORMS), braces(NORMS), "normalization after each hidden layer")
-    add("--statistics", choice(STATISTICS), braces(STATISTICS), "of --norm batch")
-    add("--dropout", probability, "P", "probability of dropout after each hidden layer")
-    add("--optimizer", choice(OPTIMIZERS), braces(OPTIMIZERS), "what makes the updates")
-    add("--epochs", integer(1, 10_000, example=10), "E", "how often each sample is seen")
-    add("--seed", integer(0, 2**64 - 1, example=0), "S", "of initial weights, order and dropout")
+    add(
+        "--norm",
+        command.choice(NORMS),
+        command.braces(NORMS),
+        "normalization after each hidden layer",
+    )
+    add("--dropout", command.probability, "P", "probability of dropout after each hidden layer")
+    add(
+        "--optimizer",
+        command.choice(OPTIMIZERS),
+        command.braces(OPTIMIZERS),
+        "what makes the updates",
+    )
+    add("--epochs", command.integer(1, 10_000, example=10), "E", "how often each sample is seen")
+    add(
+        "--seed",
+        command.integer(0, 2**64 - 1, example=0),
+        "S",
+        "of initial weights, order and dropout",
+    )
     parser.add_argument("--gpu", action="store_true", help="train on the GPU, with CuPy")
-    add("--out", Path, "FILE", "where the figure goes, .svg or .png")
-    parser.set_defaults(**asdict(Settings()), out=Path("demo.svg"))
+    command.add_out(parser, "demo.svg")
+    parser.set_defaults(**asdict(Settings()))
     parser.set_defaults(micro_batch_size=None)  # an eighth of the batch size, whatever that is
 
 
@@ -521,48 +538,54 @@ def run(args: argparse.Namespace) -> int:
     Raises argparse.ArgumentError for arguments that do not go together.
     """
     settings = checked(args)
-    check_out(args.out)
+    command.check_out(args.out)
     print(opening(settings), flush=True)
-    with one_thread(), progress(3 * settings.updates) as count, warnings.catch_warnings():
+    with (
+        command.one_thread(),
+        command.progress(3 * settings.updates) as count,
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("error", mg.NonFiniteWarning)
         try:
             result = experiment(settings, count)
         except mg.NonFiniteWarning as warning:
-            raise refusal(
+            raise command.refusal(
                 f"--optimizer is {settings.optimizer!r} and does not get along with these sizes "
                 f"({str(warning).split(',')[0]}), expected finite losses; try --optimizer adam"
             ) from None
     print("", table(result), "", sep="\n")
     for sentence in conclusions(result):
         print(textwrap.fill(sentence, 90, break_on_hyphens=False))
-    draw(lambda: figure(result), args.out)
+    command.draw(lambda: figure(result), args.out)
     return 0 if result.equal or settings.couples else 1
 
 
 def checked(args: argparse.Namespace) -> Settings:
     """The settings, if they go together."""
-    N, hidden = args.batch_size, tuple(args.hidden)
-    b = -(-N // 8) if args.micro_batch_size is None else args.micro_batch_size
+    N, b = args.batch_size, args.micro_batch_size or -(-args.batch_size // 8)
+    chosen = vars(args) | {"micro_batch_size": b, "hidden": tuple(args.hidden)}
+    settings = Settings(**{field.name: chosen[field.name] for field in fields(Settings)})
     if b > N:
-        raise refusal(
+        raise command.refusal(
             f"--micro-batch-size is {b}, expected at most the {N} of --batch-size; give a smaller "
             "one, or larger batches"
         )
-    if args.norm == "group" and any(width % 4 for width in hidden):
-        raise refusal(
-            f"--hidden is {' '.join(map(str, hidden))}, expected multiples of 4 for the 4 groups "
-            f"of --norm group; try {' '.join(str(-(-width // 4) * 4) for width in hidden)}"
+    if settings.norm == "group" and any(width % 4 for width in settings.hidden):
+        raise command.refusal(
+            f"--hidden is {' '.join(map(str, settings.hidden))}, expected multiples of 4 for the 4 "
+            "groups of --norm group; try "
+            + " ".join(str(-(-width // 4) * 4) for width in settings.hidden)
         )
     last = TRAIN_SAMPLES % N or N  # samples in the last batch of an epoch
-    if args.norm == "batch" and (b == 1 or 1 in {n % size for n in (N, last) for size in (N, b)}):
-        raise refusal(
+    alone = b == 1 or 1 in {n % size for n in (N, last) for size in (N, b)}
+    if settings.batch_norm and alone:
+        raise command.refusal(
             f"--batch-size is {N} and --micro-batch-size {b}, which leaves one sample alone, "
-            "expected two or more in a micro-batch for --norm batch; try 256 and 32"
+            f"expected two or more in a micro-batch for --norm {settings.norm}; try 256 and 32"
         )
-    if args.gpu and not mg.available():
-        raise refusal(
+    if settings.gpu and not mg.available():
+        raise command.refusal(
             "--gpu was given but no GPU was found, expected CuPy and an NVIDIA GPU; install "
             "minigrad[cuda13] or minigrad[cuda12], or leave --gpu out"
         )
-    chosen = {"batch_size": N, "micro_batch_size": b, "hidden": hidden}
-    return Settings(**{f.name: chosen.get(f.name, getattr(args, f.name)) for f in fields(Settings)})
+    return settings

@@ -3,7 +3,7 @@
 `error` is the experiment: the gradient by micro-batches, in one of the four ways, against that of
 the whole batch. Three are `statistics` that BatchNorm takes by name. The fourth, "no adjoints", is
 what is often thought to be enough: the statistics of the whole batch, held fixed; the gradient that
-should flow through them is missing. `work` predicts the time of the exact way, `time_ratio` and
+should flow through them is missing. `work` predicts the time of the exact way, `time_ratios` and
 `peaks` measure time and memory.
 """
 
@@ -11,18 +11,16 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
-from itertools import pairwise
-from pathlib import Path
-from statistics import median
+from itertools import pairwise, product
 from time import process_time
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import minigrad as mg
 from minigrad import command, plotting
 
-WAYS = ("micro", "running", "no adjoints", "batch")
+STATISTICS = ("micro", "running", "no adjoints", "batch")  # how: by name, but the third
 LAYERS = (1, 2, 3, 8)
 SAMPLES, WIDTH, CLASSES = 96, 16, 4
 SPLITS = {"12 of 8": 8, "96 of 1": 1, "40, 40, 16": 40}  # samples of a micro-batch
@@ -50,11 +48,11 @@ def batch(samples: int = SAMPLES, width: int = WIDTH, seed: int = 1) -> tuple[An
 def gradient(model: mg.Module, data: tuple, micro_batch_size: int) -> np.ndarray:
     """The gradient of the batch, as one vector."""
     mg.accumulate(model, mg.cross_entropy, data, micro_batch_size)
-    return np.concatenate([p.grad.ravel() for p in model.parameters()])
+    return command.gradient(model)
 
 
 def error(way: str, layers: int, micro_batch_size: int) -> float:
-    """How far the gradient of one of WAYS is from that of one batch, as a share of its norm.
+    """How far the gradient of one of STATISTICS is from that of one batch, as a share of its norm.
 
     NaN where a way has no answer: a micro-batch of one has no statistics of its own.
     """
@@ -103,10 +101,10 @@ def work(sizes: list[int], k: int) -> float:
     return (statistics + adjoints + ordinary) / ordinary
 
 
-def time_ratio(
+def time_ratios(
     layers: int, width: int = WIDE, b: int = WIDE, k: int = PARTS, tries: int = 5
-) -> float:
-    """The processor time of the exact way over that of statistics="micro"; interleaved, medians."""
+) -> np.ndarray:
+    """The processor time of the exact way over that of statistics="micro", in turns: (tries,)."""
     data = batch(b * k, width)
     models = net(layers, "micro", width), net(layers, "batch", width)
     seconds: tuple[list[float], list[float]] = ([], [])
@@ -118,8 +116,7 @@ def time_ratio(
             start = process_time()
             mg.accumulate(model, mg.cross_entropy, data, b)
             times.append(process_time() - start)
-    ordinary, exact = (median(times[1:]) for times in seconds)  # the first one warms up
-    return exact / ordinary
+    return np.divide(seconds[1], seconds[0])[1:]  # the first one warms up
 
 
 def peaks(layers: int, micro_batch_size: int = 8) -> tuple[int, int]:
@@ -137,22 +134,39 @@ def peaks(layers: int, micro_batch_size: int = 8) -> tuple[int, int]:
 # ------------------------------------------------------------------------ table and figure
 
 
+class Costs(NamedTuple):
+    """Of the exact way: its passes; its multiplications and time over those of an ordinary step;
+    its memory over that of one batch at once."""
+
+    passes: int
+    products: float
+    time: float
+    memory: float
+
+
+def cost(layers: int) -> Costs:
+    """What the exact way costs with so many BatchNorms in a chain: predicted, and measured."""
+    whole, parts = peaks(layers)
+    predicted = work(sizes(layers, WIDE), PARTS)
+    return Costs(2 * layers + 1, predicted, float(np.median(time_ratios(layers))), parts / whole)
+
+
 def table(errors: dict[tuple[str, int, int], float]) -> str:
-    """Errors of the gradient, then what the exact way costs."""
-    lines = [f"{'layers':<8}{'split':<14}" + "".join(f"{way:>14}" for way in WAYS)]
+    """Errors of the gradient."""
+    lines = [f"{'layers':<8}{'split':<14}" + "".join(f"{way:>14}" for way in STATISTICS)]
     for layers in LAYERS:
         for split, b in SPLITS.items():
-            cells = "".join(f"{shown(errors[way, layers, b]):>14}" for way in WAYS)
+            cells = "".join(f"{shown(errors[way, layers, b]):>14}" for way in STATISTICS)
             lines.append(f"{layers:<8}{split:<14}{cells}")
-    lines += [
-        "",
-        f"{'layers':<8}{'passes':<10}{'products':<12}{'time':<10}{'memory, of one batch'}",
-    ]
-    for layers in LAYERS:
-        whole, parts = peaks(layers)
-        predicted, took = work(sizes(layers, WIDE), PARTS), time_ratio(layers)
-        costs = f"{2 * layers + 1:<10}{f'x {predicted:.2f}':<12}{f'x {took:.2f}':<10}"
-        lines.append(f"{layers:<8}{costs}{100 * parts / whole:.0f} %")
+    return "\n".join(lines)
+
+
+def table_of_costs(costs: dict[int, Costs]) -> str:
+    """What the exact way costs."""
+    lines = [f"{'layers':<8}{'passes':<10}{'products':<12}{'time':<10}memory, of one batch"]
+    for layers, (passes, products, time, memory) in costs.items():
+        factors = f"{f'x {products:.2f}':<12}{f'x {time:.2f}':<10}"
+        lines.append(f"{layers:<8}{passes:<10}{factors}{100 * memory:.0f} %")
     return "\n".join(lines)
 
 
@@ -165,26 +179,20 @@ def shown(share: float) -> str:
 
 def figure(errors: dict[tuple[str, int, int], float]) -> Any:
     """The error of each way against the number of layers, for micro-batches of 8."""
-    from matplotlib.figure import Figure
-
-    looks = zip(WAYS, (plotting.RED, plotting.PURPLE, plotting.ORANGE, plotting.BLUE), "o^sD")
-    with plotting.style():
-        page = Figure(figsize=(8.4, 3.8), layout="constrained")
-        axes = page.add_subplot()
-        for (way, colour, marker), line in zip(looks, plotting.LINES):
-            shares = [errors[way, layers, 8] for layers in LAYERS]
-            shares = [s if s > 1e-12 else 1e-15 for s in shares]  # its digits are the processor's
-            axes.plot(LAYERS, shares, color=colour, marker=marker, ls=line, label=way)
-        axes.set_yscale("log")
-        axes.set_ylim(1e-17, 30)
-        axes.set_xticks(LAYERS)
-        axes.set_xlabel("BatchNorm layers in a chain")
-        axes.set_title("error of the gradient of 12 micro-batches of 8, as a share of its norm")
-        axes.axhspan(1e-17, 1e-12, color="#eef2fb", lw=0)
-        axes.text(
-            8, 3e-13, "rounding, drawn as one level", ha="right", va="top", color=plotting.DARK
-        )
-        axes.legend(loc="center right")
+    page, axes = plotting.subplots(height=3.8)
+    colours = plotting.RED, plotting.PURPLE, plotting.ORANGE, plotting.BLUE
+    for way, colour, marker, line in zip(STATISTICS, colours, "o^sD", plotting.LINES):
+        shares = [errors[way, layers, 8] for layers in LAYERS]
+        shares = [s if s > 1e-12 else 1e-15 for s in shares]  # its digits are the processor's
+        axes.plot(LAYERS, shares, color=colour, marker=marker, ls=line, label=way)
+    axes.set_yscale("log")
+    axes.set_ylim(1e-17, 30)
+    axes.set_xticks(LAYERS)
+    axes.set_xlabel("BatchNorm layers in a chain")
+    axes.set_title("error of the gradient of 12 micro-batches of 8, as a share of its norm")
+    axes.axhspan(1e-17, 1e-12, color="#eef2fb", lw=0)
+    axes.text(8, 3e-13, "rounding, drawn as one level", ha="right", va="top", color=plotting.DARK)
+    axes.legend(loc="center right")
     return page
 
 
@@ -193,23 +201,25 @@ def figure(errors: dict[tuple[str, int, int], float]) -> Any:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `minigrad batchnorm`."""
-    parser.add_argument(
-        "--out", metavar="FILE", type=Path, default=Path("batchnorm.svg"), help="the figure"
-    )
+    command.add_out(parser, "batchnorm.svg")
 
 
 def run(args: argparse.Namespace) -> int:
     """`minigrad batchnorm`. Returns 0, or 1 if the exact way is not exact."""
     command.check_out(args.out)
-    errors = {
-        (way, layers, b): error(way, layers, b)
-        for way in WAYS
-        for layers in LAYERS
-        for b in SPLITS.values()
-    }
-    print(f"{SAMPLES} samples, MLP of width {WIDTH}, float64: the gradient against one batch's\n")
-    print(table(errors))
-    print()
+    what = "the gradient against one batch's"
+    print(f"{SAMPLES} samples, MLP of width {WIDTH}, float64: {what}", flush=True)
+    kinds = list(product(STATISTICS, LAYERS, SPLITS.values()))
+    errors: dict[tuple[str, int, int], float] = {}
+    costs: dict[int, Costs] = {}
+    with command.one_thread(), command.progress(len(kinds) + len(LAYERS), "figures") as count:
+        for kind in kinds:
+            errors[kind] = error(*kind)
+            count()
+        for layers in LAYERS:
+            costs[layers] = cost(layers)
+            count()
+    print("", table(errors), "", table_of_costs(costs), "", sep="\n")
     command.draw(lambda: figure(errors), args.out)
     exact = [share for (way, _, _), share in errors.items() if way == "batch"]
     return 0 if max(exact) < 1e-12 else 1

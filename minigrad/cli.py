@@ -19,7 +19,11 @@ from minigrad import course, demo, four_ways, lessons, marking, noise_on_digits,
 COMMANDS = {
     "demo": (demo, "train on real digits by whole batches and by micro-batches, and compare"),
     "batchnorm": (four_ways, "compare four ways to do BatchNorm in micro-batches with one batch"),
-    "noise": (noise_on_digits, "look at a root and at a gradient through noise, and predict it"),
+    "noise": (
+        noise_on_digits,
+        "how far from a root, and from the whole gradient, noisy looks are: predicted and measured "
+        "(half a minute)",
+    ),
     "rates": (rates, "train with larger and larger batches: at which rate, and does it pay"),
     "lessons": (lessons, "run the lessons, build their notebooks, or check them"),
     "course": (course, "write the course into a folder, for a student or an instructor"),

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import math
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -99,7 +98,7 @@ def each_gradient(it: Net) -> np.ndarray:
     rows = []
     for i in range(len(it.x)):
         mg.accumulate(it.model, mg.cross_entropy, (it.x[i : i + 1], it.y[i : i + 1]), 1)
-        rows.append(np.concatenate([p.grad.ravel() for p in it.model.parameters()]))
+        rows.append(command.gradient(it.model))
     return np.stack(rows)
 
 
@@ -150,7 +149,7 @@ def stop(it: Net, computed: mg.GradientNoise, rng: np.random.Generator) -> Stop:
     return Stop(computed, {way: np.array([window[way] for window in windows]) for way in WAYS})
 
 
-def train() -> Training:
+def train(count: command.Count = command.nothing) -> Training:
     """SGD in windows of 8 micro-batches of 8, the noise of each window smoothed both ways."""
     it, rng = net(), np.random.default_rng(0)
     optimizer = mg.SGD(it.model.parameters(), lr=LR)
@@ -167,6 +166,7 @@ def train() -> Training:
             smoothed[way].append(smoothing[way].update(noise))
         batch = it.x[rows], it.y[rows]
         mg.train_step(it.model, mg.cross_entropy, optimizer, batch, MICRO_BATCH)
+        count()
     found = {way: np.array(values[:UPDATES]) for way, values in smoothed.items()}
     return Training(found, computed, stops)
 
@@ -277,30 +277,35 @@ def figure_of_noise(
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `minigrad noise`."""
-    for option, name, what in (
-        ("--out", "noise.svg", "the figure of the gradient's noise"),
-        ("--roots", "robbins_monro.svg", "the figure of the walks to a root"),
-    ):
-        parser.add_argument(option, metavar="FILE", type=Path, default=Path(name), help=what)
+    command.add_out(parser, "noise.svg", "the figure of the gradient's noise")
+    command.add_out(parser, "robbins_monro.svg", "the figure of the walks to a root", "--roots")
 
 
 def run(args: argparse.Namespace) -> int:
     """`minigrad noise`. Returns 0, or 1 if a mean is more than 5 standard errors off."""
-    for path in (args.out, args.roots):
-        command.check_out(path)
-    print("n times the mean squared distance from the root, after n looks\n")
-    print(table_of_roots())
-    it, rng = net(), np.random.default_rng(0)
-    gradients = each_gradient(it)
-    found = {size: missed(gradients, size, rng) for size in SIZES}
-    print(f"\nWhat a batch of B of {len(it.x)} digits misses of the gradient, E|g_B - G|^2\n")
-    print(table_of_batches(gradients, found))
-    training = train()
-    print(f"\nThe noise scale, by {WINDOWS} windows of {BATCH // MICRO_BATCH} x {MICRO_BATCH}\n")
-    print(table_of_scales(training.stops))
-    print()
-    command.draw(figure_of_roots, args.roots)
-    command.draw(lambda: figure_of_noise(gradients, found, training), args.out)
+    command.check_out(args.out)
+    command.check_out(args.roots, "--roots")
+    if args.out.resolve() == args.roots.resolve():
+        raise command.refusal(
+            f"--roots is {str(args.roots)!r} and --out too, expected two files for two figures; "
+            "choose another for one of them"
+        )
+    with command.one_thread():
+        print("n times the mean squared distance from the root, after n looks\n")
+        print(table_of_roots())
+        it, rng = net(), np.random.default_rng(0)
+        what = f"What a batch of B of {len(it.x)} digits misses of the gradient"
+        print(f"\n{what}, E|g_B - G|^2\n", flush=True)
+        gradients = each_gradient(it)
+        found = {size: missed(gradients, size, rng) for size in SIZES}
+        print(table_of_batches(gradients, found))
+        windows = f"{WINDOWS} windows of {BATCH // MICRO_BATCH} x {MICRO_BATCH}"
+        print(f"\nThe noise scale while it trains, by {windows}\n", flush=True)
+        with command.progress(UPDATES + 1) as count:
+            training = train(count)
+    print(table_of_scales(training.stops), "", sep="\n")
+    if command.draw(figure_of_roots, args.roots, "--roots"):
+        command.draw(lambda: figure_of_noise(gradients, found, training), args.out)
     off = [
         abs(mean - float(mg.batch_noise(gradients, size))) > 5 * error + 1e-20
         for size, (mean, error) in found.items()

@@ -21,7 +21,7 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,7 +42,15 @@ TUNED = BATCHES[:6]  # the others do not reach it within SAMPLES
 RATES = (1 / 8, 1 / 4, 1 / 2, 1, 2)  # that are tried for each of them
 TRIALS = range(1000, 1003)  # the seeds of these trials: others than those of the results
 COSTS = (0, 10, 100, 1000)  # of an update, in samples
-SMALL = ((1, RATE / 8), (8, RATE), (64, 8 * RATE), (1, RATE), (1, 16 * RATE))  # and their rates
+SMALL = {  # batches and rates of one epoch
+    "one": (1, RATE / 8),
+    "eight": (8, RATE),
+    "many": (64, 8 * RATE),
+    "free": (1, RATE),
+    "wild": (1, 16 * RATE),
+}
+DRAWN = {8: plotting.BLUE, 32: plotting.ORANGE, 128: plotting.PURPLE, 512: plotting.RED}
+WHAT = "training losses, in minigrad rates, of batches of many sizes and at several rates"
 
 Summary = dict[str, Any]
 Results = dict[str, Any]
@@ -166,14 +174,14 @@ def sharpness(model: mg.Module, products: int = 20) -> float:
     x, y = digits(np.float64)[0]
     twin = mg.MLP(*SIZES, dtype=np.float64)
     parameters = twin.parameters()
-    w = np.concatenate([p.data.ravel() for p in model.parameters()]).astype(np.float64)
+    w = command.vector(p.data for p in model.parameters()).astype(np.float64)
     ends = np.cumsum([p.data.size for p in parameters])
 
     def gradient(at: np.ndarray) -> np.ndarray:
         for p, values in zip(parameters, np.split(at, ends[:-1])):
             p.data[...] = values.reshape(p.shape)
         mg.accumulate(twin, mg.cross_entropy, (x, y), micro_batch_size=len(x))
-        return np.concatenate([p.grad.ravel() for p in parameters])
+        return command.gradient(twin)
 
     e, v = 1e-7, np.random.default_rng(0).standard_normal(w.size)
     space, images = np.zeros((products, w.size)), np.zeros((products, w.size))
@@ -211,7 +219,7 @@ def experiment(seeds: int = 10, count: command.Count = command.nothing) -> Resul
         "linear": each(((b, scaled(b)) for b in BATCHES), warm=TRAIN_SAMPLES),
         "best": each((b, fastest(trials[str(b)])) for b in TUNED),
         "trials": trials,
-        "small": each(SMALL, samples=TRAIN_SAMPLES),
+        "small": each(SMALL.values(), samples=TRAIN_SAMPLES),
         "sharpness": short(sharpness(run.model) for run in reference),
     }
 
@@ -286,7 +294,7 @@ def rules(results: Results) -> str:
     for row in zip(results["kept"], results["linear"], results["cold"]):
         B = row[0]["batch"]
         k = len(mg.micro_batches(B, MICRO))
-        cells = "".join(f"{spread(one['end']):>19}" for one in row)
+        cells = "".join(f"{mean_and_spread(one['end']):>19}" for one in row)
         lines.append(f"{B:>5}{k:>7}{samples // B:>9}{cells}")
     return "\n".join(lines)
 
@@ -304,8 +312,8 @@ def best_rates(results: Results) -> str:
         cells = "".join(f"{np.mean(cost(one, c)):>9,.0f}" for c in COSTS[1:])
         samples = cost(one, 0)
         lines.append(
-            f"{one['batch']:>5}{one['rate']:>7g}{spread(samples, 0):>16}"
-            f"{np.mean(samples) / one['batch']:>9.0f}{cells}{spread(one['end']):>19}"
+            f"{one['batch']:>5}{one['rate']:>7g}{mean_and_spread(samples, 0):>16}"
+            f"{np.mean(samples) / one['batch']:>9.0f}{cells}{mean_and_spread(one['end']):>19}"
             f"{np.mean(one['test']):>7.3f}"
         )
     return "\n".join(lines)
@@ -319,11 +327,13 @@ def small_batches(results: Results) -> str:
     ]
     for one in results["small"]:
         noise = np.mean(one["scatter"])
-        lines.append(f"{one['batch']:>5}{one['rate']:>12g}{spread(one['end']):>19}{noise:>10.2f}")
+        lines.append(
+            f"{one['batch']:>5}{one['rate']:>12g}{mean_and_spread(one['end']):>19}{noise:>10.2f}"
+        )
     return "\n".join(lines)
 
 
-def spread(values: Any, digits: int = 3) -> str:
+def mean_and_spread(values: Any, digits: int = 3) -> str:
     """Mean and standard deviation; nan where not all seeds have a value."""
     return f"{np.mean(values):,.{digits}f} ± {np.std(values, ddof=1):,.{digits}f}"
 
@@ -337,7 +347,7 @@ def rule_ends(results: Results) -> str:
     """Where the linear rule ends, and why there."""
     holds, cold = (held(results[name])[-1] for name in ("linear", "cold"))
     last = of(results["linear"], holds)["rate"]
-    h = np.mean(results["sharpness"])
+    h, curvature = np.mean(results["sharpness"]), mean_and_spread(results["sharpness"], 1)
     room = results["best"][0]["rate"] / RATE
     beyond = " and ".join(str(one["batch"]) for one in results["best"] if one["rate"] > 2 / h)
     wall = (
@@ -347,7 +357,7 @@ def rule_ends(results: Results) -> str:
         f"In proportion the rate may grow up to a batch of {holds}, after a warm-up over the first "
         f"epoch, and to {cold} without: there the loss at the end is within two standard "
         f"deviations of that of {BATCHES[0]}, beyond it is not. The curvature of the loss, where "
-        f"the runs of {BATCHES[0]} end, is {spread(results['sharpness'], 1)}, on which SGD grows "
+        f"the runs of {BATCHES[0]} end, is {curvature}, on which SGD grows "
         f"from a rate of 2 / {h:.1f} = {2 / h:.2f} on; the last that holds is {last:g}.{wall} "
         f"There was room for the rule because {RATE:g} is {room:g} times below the "
         f"best rate of {BATCHES[0]}."
@@ -389,7 +399,8 @@ def waste(results: Results) -> str:
 
 def single(results: Results) -> str:
     """Small batches are noisier, and not unstable in themselves."""
-    one, eight, _, free, wild = results["small"]
+    small = dict(zip(SMALL, results["small"]))
+    one, eight, free, wild = (small[name] for name in ("one", "eight", "free", "wild"))
     noise = np.mean(one["scatter"]) / np.mean(eight["scatter"])
     return (
         f"A batch of one is noisier, and not unstable in itself. At the rate in proportion its "
@@ -403,22 +414,16 @@ def single(results: Results) -> str:
 
 # --------------------------------------------------------------------------------- in a figure
 
-DRAWN = {8: plotting.BLUE, 32: plotting.ORANGE, 128: plotting.PURPLE, 512: plotting.RED}
-
 
 def figure(results: Results) -> Any:
     """Two rules, against samples and against updates; where they end; what the best rates need."""
-    from matplotlib.figure import Figure
-
-    with plotting.style():
-        page = Figure(figsize=(8.4, 5.6), layout="constrained")
-        axes = page.subplots(2, 3)
-        for row, name, rule in zip(axes, ("kept", "linear"), ("the same rate", "in proportion")):
-            draw_curves(row[0], results[name], "samples", f"{rule}:\nloss against samples")
-            draw_curves(row[1], results[name], "updates", "loss against updates")
-        axes[0, 1].legend(title="batch")
-        draw_ends(axes[0, 2], results)
-        draw_needs(axes[1, 2], results["best"])
+    page, axes = plotting.subplots(2, 3, height=5.6)
+    for row, name, rule in zip(axes, ("kept", "linear"), ("the same rate", "in proportion")):
+        draw_curves(row[0], results[name], "samples", f"{rule}:\nloss against samples")
+        draw_curves(row[1], results[name], "updates", "loss against updates")
+    axes[0, 1].legend(title="batch")
+    draw_ends(axes[0, 2], results)
+    draw_needs(axes[1, 2], results["best"])
     return page
 
 
@@ -471,55 +476,38 @@ def draw_needs(axes: Any, best: Sequence[Summary]) -> None:
 
 # ----------------------------------------------------------------------- the command line
 
-WHAT = "training losses, in minigrad rates, of batches of many sizes and at several rates"
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of `minigrad rates`."""
-    seeds = command.integer(2, 100, example=10)
-    parser.add_argument("--seeds", type=seeds, metavar="N", default=10, help="runs of each kind")
-    out = Path("learning_rate.svg")
-    parser.add_argument("--out", metavar="FILE", type=Path, default=out, help="the figure")
-    parser.add_argument("--data", metavar="FILE", type=Path, help="all that is measured, as JSON")
+    seeds, what = command.integer(2, 100, example=10), "runs of each kind (%(default)s)"
+    parser.add_argument("--seeds", type=seeds, metavar="N", default=10, help=what)
+    command.add_out(parser, "learning_rate.svg")
+    what = "where all that is measured goes, .json (nowhere)"
+    parser.add_argument("--data", metavar="FILE", type=command.file, help=what)
 
 
 def run(args: argparse.Namespace) -> int:
     """`minigrad rates`. Returns 0."""
     command.check_out(args.out)
-    check_data(args.data)
+    if args.data is not None:
+        ours = partial(plotting.is_ours, mark=WHAT.encode())
+        command.check_out(args.data, "--data", (".json",), ours)
     sizes = "-".join(map(str, SIZES))
     print(f"{TRAIN_SAMPLES:,} handwritten digits; MLP {sizes}; float32; SGD, no momentum.")
     print(f"Micro-batches of {MICRO} at most. About a minute for 10 seeds.", flush=True)
     kinds = 3 * len(BATCHES) - 1 + len(TUNED) + len(SMALL)  # the reference is both kept and cold
     total = kinds * args.seeds + len(TUNED) * len(RATES)
-    with command.one_thread(), command.progress(total) as count:
+    with command.one_thread(), command.progress(total, "runs") as count:
         results = experiment(args.seeds, count)
     print("", table(results), "", sep="\n")
     for sentences in conclusions(results):
         print(textwrap.fill(sentences, 90, break_on_hyphens=False))
+    if args.data is not None:  # first: a figure can be drawn again from it
+        text = as_json(results)
+        save = partial(args.data.write_text, text, encoding="utf-8")
+        command.write(save, args.data, "--data", "measurement")
     command.draw(lambda: figure(results), args.out)
-    if args.data is not None:
-        args.data.write_text(as_json(results), encoding="utf-8")
-        print(f"What was measured is in {args.data}.")
     return 0
-
-
-def check_data(path: Path | None) -> None:
-    """Refuse, before the work is done, what cannot be written or is somebody else's."""
-    if path is None:
-        return
-    if path.suffix != ".json" or not path.parent.is_dir():
-        raise command.refusal(
-            f"--data is {str(path)!r}, expected a name that ends in .json, in a folder that "
-            "exists; choose another"
-        )
-    if path.is_dir() or (
-        path.exists() and WHAT not in path.read_text(encoding="utf-8", errors="ignore")
-    ):
-        raise command.refusal(
-            f"--data is {str(path)!r}, expected a new file or one that this command wrote, which "
-            "this is not; choose another name"
-        )
 
 
 def settings() -> dict[str, Any]:

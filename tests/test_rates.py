@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -47,7 +48,7 @@ def test_the_record_is_of_the_experiment_that_is_in_the_code():
     assert {one["rate"] for one in RECORDED["kept"]} == {rates.RATE}
     for name in ("cold", "linear"):
         assert [one["rate"] for one in RECORDED[name]] == [rates.scaled(b) for b in rates.BATCHES]
-    assert [(one["batch"], one["rate"]) for one in RECORDED["small"]] == list(rates.SMALL)
+    assert [(one["batch"], one["rate"]) for one in RECORDED["small"]] == list(rates.SMALL.values())
     assert [one["batch"] for one in RECORDED["best"]] == list(rates.TUNED)
     for one in RECORDED["best"]:
         assert one["rate"] == rates.fastest(RECORDED["trials"][str(one["batch"])])
@@ -226,6 +227,7 @@ def test_paired_differences_are_taken_seed_by_seed():
 
 
 def test_a_batch_of_one_is_noisier_and_not_unstable_in_itself():
+    assert list(rates.SMALL) == ["one", "eight", "many", "free", "wild"]
     one, eight, many, free, wild = RECORDED["small"]
     assert surely(np.multiply(2, eight["scatter"]), one["scatter"])
     assert surely(np.multiply(2, many["scatter"]), eight["scatter"])
@@ -367,7 +369,8 @@ def test_the_command_runs_all_of_it_and_writes_what_it_prints(quick, tmp_path, c
     totals, counted = [], []
 
     class Bar:
-        def __init__(self, total):
+        def __init__(self, total, unit):
+            assert unit == "runs"
             totals.append(total)
 
         __enter__ = lambda self: lambda: counted.append(1)  # noqa: E731
@@ -377,8 +380,11 @@ def test_the_command_runs_all_of_it_and_writes_what_it_prints(quick, tmp_path, c
     out, data = tmp_path / "x.svg", tmp_path / "x.json"
     assert cli.main(["rates", "--seeds", "2", "--out", str(out), "--data", str(data)]) == 0
     assert totals == [len(counted)]
-    rates.check_data(data)  # its own files it would write again
-    rates.command.check_out(out)
+    assert not capsys.readouterr().err
+    before = data.read_bytes()
+    assert cli.main(["rates", "--seeds", "2", "--out", str(out), "--data", str(data)]) == 0
+    assert data.read_bytes() == before  # its own files it writes again
+    del quick[len(quick) // 2 :]
     output = capsys.readouterr().out
     results = json.loads(data.read_text(encoding="utf-8"))
     assert rates.table(results) in output
@@ -399,15 +405,47 @@ def test_what_is_written_is_read_again_as_it_was():
     assert again.keys() == RECORDED.keys()
 
 
+def test_a_figure_that_cannot_be_written_costs_no_measurement(quick, tmp_path, capsys, monkeypatch):
+    pytest.importorskip("matplotlib")
+
+    def full(figure, path):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(plotting, "save", full)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["rates", "--seeds", "2", "--data", "x.json"]) == 2
+    output, errors = capsys.readouterr()
+    assert errors.startswith("minigrad rates: --out is 'learning_rate.svg' and cannot be written")
+    assert errors.count("\n") == 1
+    assert rates.table(json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))) in output
+
+
+def test_a_measurement_that_cannot_be_written_is_printed_and_one_sentence(
+    quick, tmp_path, capsys, monkeypatch
+):
+    def refused(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Path, "write_text", refused)
+    assert cli.main(["rates", "--seeds", "2", "--data", "x.json"]) == 2
+    output, errors = capsys.readouterr()
+    assert errors.startswith("minigrad rates: --data is 'x.json' and cannot be written (Permission")
+    assert errors.count("\n") == 1
+    assert "Training loss after" in output
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
         ["--out", "x.pdf"],
         ["--out", "absent/x.svg"],
         ["--out", "mine.json"],
+        ["--out", ""],
         ["--data", "x.txt"],
         ["--data", "absent/x.json"],
         ["--data", "mine.json"],
+        ["--data", ""],
         ["--seeds", "1"],
     ],
 )
@@ -419,6 +457,27 @@ def test_what_cannot_be_done_is_one_sentence_before_any_work(
     assert cli.main(["rates", *arguments]) == 2
     errors = capsys.readouterr().err
     assert errors.count("\n") == 1
-    assert "expected" in errors
+    option, given = arguments
+    errors = errors.replace("\\\\", "/")
+    assert errors.startswith(f"minigrad rates: {option} is '{given}', expected ")
+    assert ";" in errors
     assert not quick
     assert (tmp_path / "mine.json").read_text() == "[]"
+
+
+@pytest.mark.parametrize(("option", "name"), [("--out", "x.svg"), ("--data", "x.json")])
+@pytest.mark.parametrize("there", [True, False])
+def test_what_may_not_be_written_is_refused_before_any_work(
+    option, name, there, quick, tmp_path, capsys, monkeypatch
+):
+    """A folder in which nothing can be made, or a file of ours that is locked."""
+    path = tmp_path / name
+    if there:
+        path.write_bytes(rates.WHAT.encode() + b"tEXtAuthor\0minigrad")
+    locked = path if there else tmp_path
+    monkeypatch.setattr(rates.command.os, "access", lambda file, how: file != locked)
+    assert cli.main(["rates", option, str(path)]) == 2
+    errors = capsys.readouterr().err
+    assert errors.count("\n") == 1
+    assert errors.startswith(f"minigrad rates: {option} is {str(path)!r}, expected a file that may")
+    assert not quick

@@ -14,26 +14,28 @@ from typing import Any
 
 import numpy as np
 
+TOLERANCE = 5e-10  # of the error, relative to the sizes of the gradient and of the direction
+TRIALS = 3  # each with other weights and directions
 
-def gradcheck(
-    f: Callable[..., Any],
-    *inputs: Any,
-    seed: int = 0,
-    step: float = 3e-4,
-    tolerance: float = 5e-10,
-    trials: int = 3,
-) -> float:
+
+def gradcheck(f: Callable[..., Any], *inputs: Any, seed: int = 0, step: float = 3e-4) -> float:
     """Check the gradient of f(*inputs) with respect to each input; returns the largest error.
 
     inputs: float64 leaf Tensors that require gradients. Errors are relative to the sizes of the
     gradient and of the direction. Every input needs a gradient of its own shape and dtype that is
     not zero: a zero gradient would agree with any f that ignores the input, or kills it; and, of
     random weights, it is never a float32 number throughout unless a dtype leaks.
-    Raises AssertionError that names the input, with what was expected and found.
+    Raises AssertionError that names the input, with what was expected and found, and TypeError or
+    ValueError for inputs that cannot be checked.
     """
+    if not inputs:
+        what = "gradcheck() got a function and no input, expected one or more"
+        raise ValueError(f"{what}; pass them after the function")
+    for i, x in enumerate(inputs):
+        _check_input(i, x)
     rng = np.random.default_rng(seed)
     largest = 0.0
-    for _ in range(trials):
+    for _ in range(TRIALS):
         for x in inputs:
             x.grad = None
         y = f(*inputs)
@@ -56,12 +58,34 @@ def gradcheck(
             _require(not narrow, f"the gradient of input {i} was rounded to float32 on its way")
             error = abs(found - expected) / size
             _require(
-                error <= tolerance,
+                error <= TOLERANCE,
                 f"input {i}: the slope along a random direction is {expected:.9g} by differences "
                 f"but {found:.9g} by the gradient, an error of {error:.1e} of its size",
             )
             largest = max(largest, error)
     return largest
+
+
+def _check_input(i: int, x: Any) -> None:
+    """Refuse what is no float64 leaf Tensor that requires a gradient."""
+    what, kind, fault = f"gradcheck() got input {i}", type(x).__name__, ""
+    if not hasattr(x, "requires_grad"):
+        raise TypeError(
+            f"{what} as {kind}, expected a Tensor; pass mg.Tensor(x, requires_grad=True)"
+        )
+    if x.data.dtype != np.float64:
+        raise TypeError(
+            f"{what} of {x.data.dtype}, expected float64, in which the rounding of differences is "
+            "small enough; convert its data with .astype(np.float64)"
+        )
+    if not x.requires_grad:
+        fault = "that requires no gradient"
+    elif x.node is not None:
+        fault = "that was computed from others"
+    if fault:
+        raise ValueError(
+            f"{what} {fault}, expected a leaf that does; pass mg.Tensor(x.data, requires_grad=True)"
+        )
 
 
 def _slope(f: Any, inputs: Any, i: int, weights: Any, direction: Any, step: float) -> float:

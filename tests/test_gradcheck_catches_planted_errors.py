@@ -93,6 +93,35 @@ def test_a_gradient_that_is_right_only_at_first_order_of_the_tape_is_caught():
         mg.gradcheck(lambda x: x * x.detach(), mg.Tensor([0.5, 1.5], True))
 
 
+GOOD = mg.Tensor([0.5, 1.5], True)
+BAD_INPUTS = {
+    "float32": (
+        (mg.Tensor(np.float32([1, 2]), True),),
+        TypeError,
+        "0 of float32, expected float64",
+    ),
+    "Fractions": ((mg.Tensor(mg.fractions([1, 2]), True),), TypeError, "0 of object, expected flo"),
+    "no gradient": (
+        (GOOD, mg.Tensor([1.0])),
+        ValueError,
+        "1 that requires no gradient, expected a",
+    ),
+    "no leaf": ((GOOD * 2,), ValueError, "0 that was computed from others, expected a leaf"),
+    "an array": ((np.ones(2),), TypeError, "0 as ndarray, expected a Tensor; pass mg.Tensor"),
+    "a number": ((GOOD, 2.0), TypeError, "1 as float, expected a Tensor; pass mg.Tensor"),
+    "nothing": ((), ValueError, "a function and no input, expected one or more; pass"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_INPUTS)
+def test_an_input_that_cannot_be_checked_is_refused_and_no_operation_blamed(name):
+    inputs, kind, sentence = BAD_INPUTS[name]
+    with pytest.raises(kind, match=sentence) as error:
+        mg.gradcheck(lambda *inputs: mg.exp(sum(inputs, mg.Tensor(0.0))), *inputs)
+    assert "; " in str(error.value)
+    assert "\n" not in str(error.value)
+
+
 def test_the_inputs_are_as_they_were_after_a_check_that_fails():
     x = mg.Tensor([0.5, 1.5], True)
     kept = x.data

@@ -297,8 +297,20 @@ def test_the_averages_are_those_of_the_moves_made_so_far():
 
 
 def test_what_cannot_be_averaged_or_stepped_is_refused_in_a_sentence():
-    with pytest.raises(ValueError, match="a path of 2 points and skip = 1, expected more than 2"):
-        mg.polyak_ruppert(np.zeros(2), skip=1)
+    for length, skip, points in (
+        (2, 1, 2),
+        (1, 0, 1),
+        (0, 0, 1),
+        (4, -1, 1),
+        (4, 3, 4),
+        (4, 9, 10),
+    ):
+        with pytest.raises(
+            ValueError,
+            match=f"a path of {length} points and skip = {skip}, .* from 0 "
+            f"and more than {points} points",
+        ):
+            mg.polyak_ruppert(np.zeros(length), skip=skip)
     for wrong, sentence in [
         ({"c": 0}, "c = 0, expected a number above 0"),
         ({"c": math.inf}, "c = inf"),

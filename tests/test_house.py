@@ -26,21 +26,92 @@ MUTABLE = ast.List | ast.Dict | ast.Set | ast.ListComp | ast.DictComp | ast.SetC
 EDGES = {"device.py", "gradcheck.py"}  # import nothing but NumPy, and CuPy
 
 
-def imports(name: str) -> list[str]:
-    """The files of the package that a file imports at its head."""
+ENGINE = READING_ORDER[: READING_ORDER.index("data/__init__.py")]  # that minigrad itself imports
+
+
+def modules(source: str) -> list[str]:
+    """All that a file imports, at its head, inside functions and for the type checker alone: `a.b`
+    of `import a.b` and of `from a import b`, where b may be a name too, or of `import_module`."""
     found = []
-    for node in ast.parse((PACKAGE / name).read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("minigrad"):
-            parts = node.module.split(".")[1:]
-            found += [f"{parts[0]}.py"] if parts else [f"{a.name}.py" for a in node.names]
-    return ["data/__init__.py" if file == "data.py" else file for file in found]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            module = f"{'minigrad.' * bool(node.level)}{node.module or ''}".rstrip(".")
+            found += [f"{module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in LOADERS:
+            found += [arg.value for arg in node.args[:1] if isinstance(arg, ast.Constant)]
+    return found
+
+
+LOADERS = {"import_module", "__import__", "optional", "importorskip"}
+
+
+def imports(source: str) -> set[str]:
+    """The files of the package that a file imports; `import minigrad` are all of the engine."""
+    found: set[str] = set()
+    for module in modules(source):
+        package, *parts = module.split(".")
+        if package == "minigrad":
+            file = f"{parts[0]}.py" if parts else ""
+            file = "data/__init__.py" if file == "data.py" else file
+            found |= {file} if file in READING_ORDER else set(ENGINE)
+    return found
+
+
+def source_of(name: str) -> str:
+    return (PACKAGE / name).read_text(encoding="utf-8")
+
+
+IMPORTING = {
+    "import minigrad as mg": set(ENGINE),
+    "import minigrad.tensor": {"tensor.py"},
+    "from minigrad import tensor, data": {"tensor.py", "data/__init__.py"},
+    "from minigrad import Tensor": set(ENGINE),
+    "from minigrad.data import digits": {"data/__init__.py"},
+    "from . import flat": {"flat.py"},
+    "from .flat import Layout": {"flat.py"},
+    "def f():\n    from minigrad.cli import main": {"cli.py"},
+    "if TYPE_CHECKING:\n    from minigrad.cli import main": {"cli.py"},
+    "import_module('minigrad.cli')": {"cli.py"},
+    "import numpy as np": set(),
+}
+
+
+@pytest.mark.parametrize("source", IMPORTING)
+def test_an_import_is_seen_however_and_wherever_it_is_made(source):
+    assert imports(source) == IMPORTING[source]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import cupy",
+        "import cupy as cp",
+        "import cupy.cuda",
+        "from cupy import cuda",
+        "from cupy.cuda import Device",
+        "def f():\n    import cupy",
+        "def f():\n    from cupy import cuda",
+        "importlib.import_module('cupy')",
+        "optional('cupy')",
+    ],
+)
+def test_cupy_is_seen_too(source):
+    assert knows_cupy(source)
+    assert not knows_cupy(source.replace("cupy", "cupid"))
+
+
+def knows_cupy(source: str) -> bool:
+    return "cupy" in {module.split(".")[0] for module in modules(source)}
 
 
 @pytest.mark.parametrize("name", READING_ORDER)
 def test_imports_point_only_upwards_in_the_reading_order(name):
     above = READING_ORDER[: READING_ORDER.index(name)]
-    assert set(imports(name)) <= set(above)
-    assert name not in EDGES or not imports(name)
+    found = imports(source_of(name))
+    assert found <= set(above)
+    assert name not in EDGES or not found
 
 
 def printed_by(code: str, **variables: str) -> str:
@@ -59,9 +130,8 @@ def test_importing_minigrad_imports_numpy_the_files_of_the_engine_and_nothing_el
     new = "import sys, numpy; before = set(sys.modules); import minigrad; new = set(sys.modules)"
     loaded = set(printed_by(f"{new} - before; print(*new)").split())
     others = {name for name in loaded if name.split(".")[0] not in sys.stdlib_module_names}
-    engine = READING_ORDER[: READING_ORDER.index("data/__init__.py")]
     # Of NumPy too nothing else: numpy.random takes longer than all of minigrad.
-    assert others == {"minigrad"} | {f"minigrad.{name.removesuffix('.py')}" for name in engine}
+    assert others == {"minigrad"} | {f"minigrad.{name.removesuffix('.py')}" for name in ENGINE}
 
 
 def test_importing_minigrad_takes_less_than_half_as_long_as_importing_numpy(tmp_path):
@@ -76,14 +146,7 @@ def test_importing_minigrad_takes_less_than_half_as_long_as_importing_numpy(tmp_
 
 def test_only_device_py_knows_cupy():
     for name in READING_ORDER:
-        tree = ast.parse((PACKAGE / name).read_text(encoding="utf-8"))
-        roots = {
-            alias.name.split(".")[0]
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Import)
-            for alias in node.names
-        }
-        assert ("cupy" in roots) == (name == "device.py")
+        assert knows_cupy(source_of(name)) == (name == "device.py"), name
 
 
 def test_there_are_three_globals_that_change_and_no_more():

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import time
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -53,6 +55,20 @@ def test_each_command_explains_all_its_arguments(command, capsys):
     assert all(action.help for action in parser._actions)
 
 
+def test_each_file_that_a_command_writes_by_itself_stands_in_its_help_and_is_ignored_by_git():
+    ignored = (PACKAGE.parent / ".gitignore").read_text(encoding="utf-8").splitlines()
+    names = []
+    for one in cli.parser()._subparsers._group_actions[0].choices.values():
+        for action in one._actions:
+            if isinstance(action.default, Path):
+                names.append(action.default.name)
+                assert f"({names[-1]})" in " ".join(one.format_help().split())
+                assert f"/{names[-1]}" in ignored
+    assert names == [
+        *("demo.svg", "batchnorm.svg", "noise.svg", "robbins_monro.svg", "learning_rate.svg")
+    ]
+
+
 def test_the_commands_are_the_demonstration_and_the_course(capsys):
     names = ["demo", "batchnorm", "noise", "rates", "lessons", "course", "check"]
     assert list(cli.COMMANDS) == names
@@ -61,6 +77,35 @@ def test_the_commands_are_the_demonstration_and_the_course(capsys):
     assert all(word in output for word in ("DIR", "--variant SEED", "--instructor"))
     assert cli.main(["check", "--help"]) == 0
     assert "FILE" in capsys.readouterr().out
+
+
+def test_numpy_alone_is_enough_for_all_but_figures_lessons_exercises_and_tests(tmp_path):
+    """What needs more says so in one sentence; the README says it, and all else runs."""
+    readme = " ".join((PACKAGE.parent / "README.md").read_text(encoding="utf-8").split())
+    assert "install .` is enough for all but figures, lessons, exercises and tests." in readme
+    absent = "matplotlib tqdm threadpoolctl cupy IPython jupytext nbformat nbclient ipykernel"
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(sys.argv.pop(1).split())); "
+        "from minigrad.cli import main; sys.exit(main())"
+    )
+
+    def alone(*arguments: str) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [sys.executable, "-c", code, absent, *arguments],
+            env=os.environ | {"PYTHONPATH": str(PACKAGE.parent)},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+        )
+
+    assert alone("course", "mine").returncode == 0
+    assert alone("demo", "--hidden", "4", "--epochs", "1").returncode == 0
+    exercise = str(next((tmp_path / "mine/exercises").glob("00*.ipynb")))
+    for arguments in (("lessons", "00"), ("check", exercise)):
+        result = alone(*arguments)
+        assert result.returncode == 2
+        assert result.stderr.count("\n") == 1
+        assert "pip install" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -25,12 +25,11 @@ def gradcheck(f: Callable[..., Any], *inputs: Any, seed: int = 0, step: float = 
     gradient and of the direction. Every input needs a gradient of its own shape and dtype that is
     not zero: a zero gradient would agree with any f that ignores the input, or kills it; and, of
     random weights, it is never a float32 number throughout unless a dtype leaks.
-    Raises AssertionError that names the input, with what was expected and found, and TypeError or
-    ValueError for inputs that cannot be checked.
+    Raises AssertionError that names the input, with what was expected and found, and TypeError for
+    inputs that cannot be checked.
     """
     if not inputs:
-        what = "gradcheck() got a function and no input, expected one or more"
-        raise ValueError(f"{what}; pass them after the function")
+        raise TypeError("gradcheck() got no inputs, expected one or more; pass them after f")
     for i, x in enumerate(inputs):
         _check_input(i, x)
     rng = np.random.default_rng(seed)
@@ -67,25 +66,21 @@ def gradcheck(f: Callable[..., Any], *inputs: Any, seed: int = 0, step: float = 
 
 
 def _check_input(i: int, x: Any) -> None:
-    """Refuse what is no float64 leaf Tensor that requires a gradient."""
-    what, kind, fault = f"gradcheck() got input {i}", type(x).__name__, ""
+    """Refuse what no difference of function values can tell of."""
     if not hasattr(x, "requires_grad"):
-        raise TypeError(
-            f"{what} as {kind}, expected a Tensor; pass mg.Tensor(x, requires_grad=True)"
-        )
-    if x.data.dtype != np.float64:
-        raise TypeError(
-            f"{what} of {x.data.dtype}, expected float64, in which the rounding of differences is "
-            "small enough; convert its data with .astype(np.float64)"
-        )
-    if not x.requires_grad:
-        fault = "that requires no gradient"
+        given = f"that is a {type(x).__name__}"
+    elif x.data.dtype != np.float64:
+        given = f"of {x.data.dtype}"
+    elif not x.requires_grad:
+        given = "that requires no gradient"
     elif x.node is not None:
-        fault = "that was computed from others"
-    if fault:
-        raise ValueError(
-            f"{what} {fault}, expected a leaf that does; pass mg.Tensor(x.data, requires_grad=True)"
-        )
+        given = "that was computed from others"
+    else:
+        return
+    raise TypeError(
+        f"gradcheck() got input {i} {given}, expected a float64 leaf Tensor that requires a "
+        "gradient; pass mg.Tensor(x.astype(np.float64), requires_grad=True) of an array x"
+    )
 
 
 def _slope(f: Any, inputs: Any, i: int, weights: Any, direction: Any, step: float) -> float:

@@ -95,30 +95,25 @@ def test_a_gradient_that_is_right_only_at_first_order_of_the_tape_is_caught():
 
 GOOD = mg.Tensor([0.5, 1.5], True)
 BAD_INPUTS = {
-    "float32": (
-        (mg.Tensor(np.float32([1, 2]), True),),
-        TypeError,
-        "0 of float32, expected float64",
+    "float32": ((mg.Tensor(np.float32([1, 2]), True),), "input 0 of float32, expected a float64"),
+    "Fractions": (
+        (mg.Tensor(mg.fractions([1, 2]), True),),
+        "input 0 of object, expected a float64",
     ),
-    "Fractions": ((mg.Tensor(mg.fractions([1, 2]), True),), TypeError, "0 of object, expected flo"),
-    "no gradient": (
-        (GOOD, mg.Tensor([1.0])),
-        ValueError,
-        "1 that requires no gradient, expected a",
-    ),
-    "no leaf": ((GOOD * 2,), ValueError, "0 that was computed from others, expected a leaf"),
-    "an array": ((np.ones(2),), TypeError, "0 as ndarray, expected a Tensor; pass mg.Tensor"),
-    "a number": ((GOOD, 2.0), TypeError, "1 as float, expected a Tensor; pass mg.Tensor"),
-    "nothing": ((), ValueError, "a function and no input, expected one or more; pass"),
+    "no gradient": ((GOOD, mg.Tensor([1.0])), "input 1 that requires no gradient, expected"),
+    "no leaf": ((GOOD * 2,), "input 0 that was computed from others, expected a float64 leaf"),
+    "an array": ((np.ones(2),), "input 0 that is a ndarray, expected a float64 leaf Tensor"),
+    "a number": ((GOOD, 2.0), "input 1 that is a float, expected a float64 leaf Tensor"),
+    "nothing": ((), "no inputs, expected one or more"),
 }
 
 
 @pytest.mark.parametrize("name", BAD_INPUTS)
 def test_an_input_that_cannot_be_checked_is_refused_and_no_operation_blamed(name):
-    inputs, kind, sentence = BAD_INPUTS[name]
-    with pytest.raises(kind, match=sentence) as error:
+    inputs, sentence = BAD_INPUTS[name]
+    with pytest.raises(TypeError, match=sentence) as error:
         mg.gradcheck(lambda *inputs: mg.exp(sum(inputs, mg.Tensor(0.0))), *inputs)
-    assert "; " in str(error.value)
+    assert "; pass " in str(error.value)
     assert "\n" not in str(error.value)
 
 

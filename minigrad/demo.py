@@ -32,10 +32,7 @@ NORMS: dict[str, tuple[str, Callable[..., mg.Module] | None]] = {
     "none": ("", None),
     "batch": (" with BatchNorm", mg.BatchNorm),
     "micro": (" with BatchNorm on micro-batches", partial(mg.BatchNorm, statistics="micro")),
-    "running": (
-        " with BatchNorm on running statistics",
-        partial(mg.BatchNorm, statistics="running"),
-    ),
+    "running": (" with Batch Renormalization", partial(mg.BatchNorm, statistics="running")),
     "layer": (" with LayerNorm", mg.LayerNorm),
     "group": (" with GroupNorm", lambda width, dtype: mg.GroupNorm(4, width, dtype=dtype)),
 }
@@ -501,31 +498,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help += " (%(default)s)" if "(" not in help else ""
         parser.add_argument(option, type=kind, metavar=metavar, help=help, **more)
 
-    samples = command.integer(1, TRAIN_SAMPLES, example=32)
-    width = command.integer(1, 10_000, example=256)
-    add("--batch-size", command.integer(1, TRAIN_SAMPLES, example=256), "N", "samples an update")
-    add("--micro-batch-size", samples, "B", "samples at a time (an eighth of the batch: 32)")
+    integer = command.integer
+    small, large = (integer(1, TRAIN_SAMPLES, example=size) for size in (32, 256))
+    add("--batch-size", large, "N", "samples an update")
+    add("--micro-batch-size", small, "B", "samples at a time (an eighth of the batch: 32)")
+    width = integer(1, 10_000, example=256)
     add("--hidden", width, "WIDTH", "widths of the hidden layers (256)", nargs="+")
-    add(
-        "--norm",
-        command.choice(NORMS),
-        command.braces(NORMS),
-        "normalization after each hidden layer",
-    )
+    norms = "after each hidden layer; batch, micro and running: BatchNorm, by these statistics"
+    for option, names, what in (
+        ("--norm", NORMS, norms),
+        ("--optimizer", OPTIMIZERS, "what makes the updates"),
+    ):
+        add(option, command.choice(names), command.braces(names), what)
     add("--dropout", command.probability, "P", "probability of dropout after each hidden layer")
-    add(
-        "--optimizer",
-        command.choice(OPTIMIZERS),
-        command.braces(OPTIMIZERS),
-        "what makes the updates",
-    )
-    add("--epochs", command.integer(1, 10_000, example=10), "E", "how often each sample is seen")
-    add(
-        "--seed",
-        command.integer(0, 2**64 - 1, example=0),
-        "S",
-        "of initial weights, order and dropout",
-    )
+    add("--epochs", integer(1, 10_000, example=10), "E", "how often each sample is seen")
+    seed = integer(0, 2**64 - 1, example=0)
+    add("--seed", seed, "S", "of initial weights, order and dropout")
     parser.add_argument("--gpu", action="store_true", help="train on the GPU, with CuPy")
     command.add_out(parser, "demo.svg")
     parser.set_defaults(**asdict(Settings()))

@@ -20,7 +20,8 @@ import numpy as np
 import minigrad as mg
 from minigrad import command, plotting
 
-STATISTICS = ("micro", "running", "no adjoints", "batch")  # how: by name, but the third
+# By which a micro-batch is standardized; "no adjoints": by those of the whole batch, held fixed.
+STATISTICS = ("micro", "running", "no adjoints", "batch")
 LAYERS = (1, 2, 3, 8)
 SAMPLES, WIDTH, CLASSES = 96, 16, 4
 SPLITS = {"12 of 8": 8, "96 of 1": 1, "40, 40, 16": 40}  # samples of a micro-batch

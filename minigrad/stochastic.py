@@ -52,11 +52,10 @@ def polyak_ruppert(path: Any, skip: int = 0) -> Any:
     steps than 1/n the average is as near, in the end, as the best steps come that know the slope of
     M (Polyak 1990; Ruppert 1988). It averages points; accumulation averages looks from one point.
     """
-    path = plain(path, "polyak_ruppert()")
-    if not 0 <= skip < len(path) - 1:
+    walked = plain(path, "polyak_ruppert()")[1 + skip :]
+    if skip < 0 or not len(walked):
         what = f"polyak_ruppert() got a path of {len(path)} points and skip = {skip}"
         raise ValueError(f"{what}, expected a skip from 0 and more than {1 + max(skip, 0)} points")
-    walked = path[1 + skip :]
     counts = np.arange(1, len(walked) + 1, like=walked)
     return np.cumsum(walked, axis=0) / counts.reshape(-1, *[1] * (walked.ndim - 1))
 

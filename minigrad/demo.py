@@ -527,7 +527,7 @@ def run(args: argparse.Namespace) -> int:
     """
     settings = checked(args)
     command.check_out(args.out)
-    print(opening(settings), flush=True)
+    print(textwrap.fill(opening(settings), 100), flush=True)
     with (
         command.one_thread(),
         command.progress(3 * settings.updates) as count,

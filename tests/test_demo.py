@@ -466,8 +466,11 @@ def test_it_prints_what_it_does_the_table_and_what_follows(
 
 def test_batch_norm_is_no_error(arguments, capsys, plain_figure, batch_norm, monkeypatch):
     monkeypatch.setattr(demo, "experiment", lambda *_: batch_norm)
-    assert arguments("--norm", "micro") == 0
-    assert "The two runs differ" in capsys.readouterr().out
+    assert arguments("--norm", "micro", "--dropout", "0.25", "--hidden", "100", "100") == 0
+    output = capsys.readouterr().out
+    assert "MLP 64-100-100-10 with BatchNorm on micro-batches, dropout 0.25;" in output
+    assert "The two runs differ" in output
+    assert max(map(len, output.splitlines())) <= 100
 
 
 @pytest.mark.parametrize(

@@ -373,10 +373,9 @@ print(f"4 parts, not divided: the loss falls from {few[0]:.2f} to {few[-1]:.2f}"
 # To compute a gradient, the intermediate results of each sample must be kept until they have been
 # used: here mostly 256 numbers between the layers, a few times over, for each of the samples that
 # are worked on together. They grow with $b$, not with $N$, and they are all that accumulation
-# saves. The weights, their gradient and the optimizer's momentum are as many numbers as ever. Nor
-# does that shrink which is needed for a moment: by a layer's gradient on its way, and by the
-# optimizer, to make the update. The larger of the two, here the optimizer's, is what is left of the
-# second bar.
+# saves. The weights, their gradient and the optimizer's momentum are as many numbers as ever. What
+# a layer's gradient on its way and the optimizer need for a moment does not shrink either. The
+# larger of the two, here the optimizer's, is nearly all that is left of the second bar.
 #
 # Measure it on your machine. `mg.measure_memory` counts bytes: `live` are those that are there at
 # its end, `peak` is the most at any moment. In place of 8, let `small` be 4 or 2: hardly anything
@@ -418,9 +417,9 @@ assert 1 <= there / stays < 1.05
 # Where the loss of a sample depends on the other samples beside it, the batch is no sum over
 # samples, and the micro-batches have another gradient. The best known case is BatchNorm, a layer
 # that standardizes each of the 256 numbers by its mean and variance over the samples that are
-# worked on together. Done so, as other libraries do it, the difference is not rounding. minigrad
-# does it so if it is asked for `statistics="micro"`; else it takes the statistics of the whole
-# batch, by several passes over it, and the two gradients are equal again.
+# worked on together. With micro-batches, as in other libraries, this makes a difference that is not
+# rounding. minigrad does so if it is asked for `statistics="micro"`; else it takes the statistics
+# of the whole batch, by several passes over it, and the two gradients are equal again.
 
 # %%
 for statistics in ("micro", "batch"):
@@ -461,13 +460,13 @@ for statistics in ("micro", "batch"):
 # | [06 once per update](06_once_per_update.ipynb) | do once what must happen once a window |
 # | [07 BatchNorm diverges](07_batchnorm_diverges.ipynb) | say why its parts are no batch |
 # | [08 exact BatchNorm](08_exact_batchnorm.ipynb) | make them one, and say the price |
-# | [11 noise](11_noise.ipynb) | estimate from windows how large a batch is worth it |
+# | [11 noise](11_noise.ipynb) | estimate from windows how large a batch is worth its samples |
 # | [12 learning rate](12_learning_rate.ipynb) | choose the rate, and say when not to accumulate |
 #
 # In each of them: read a cell, **predict** what it prints, run it, and only then read on.
 # **Change** what the text suggests, and more; a cell that asserts something will tell you when it
 # no longer holds. Then do the [exercises](exercises/00_start_here.ipynb): they say why an answer is
-# wrong. If you are not sure of the mathematics, take the [self-test](before.md) first.
+# wrong.
 #
 # ## In short
 #

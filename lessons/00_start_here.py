@@ -378,8 +378,8 @@ print(f"4 parts, not divided: the loss falls from {few[0]:.2f} to {few[-1]:.2f}"
 # larger of the two, here the optimizer's, is nearly all that is left of the second bar.
 #
 # Measure it on your machine. `mg.measure_memory` counts bytes: `live` are those that are there at
-# its end, `peak` is the most at any moment. In place of 8, let `small` be 4 or 2: hardly anything
-# more is saved.
+# its end, `peak` is the most at any moment. In place of 8, let `small` be 4 or 2: nothing more is
+# saved.
 
 
 # %% tags=["volatile"]

@@ -876,7 +876,7 @@ def mended(windows):
 # times less error, so we need eight times fewer updates, and are done sooner."
 #
 # Say in four or five sentences what is wrong with each of these conclusions, and put numbers to
-# the last one, by the model of the lesson, for a noise scale of 500 and batches of 512 and 4096.
+# the last two, by the model of the lesson, for a noise scale of 500 and batches of 512 and 4096.
 #
 # Four conclusions: the batch for the whole run, the error, the updates, the time. *2 points:* all
 # four are judged rightly, with the reason, and the last two with numbers. *1 point:* two or three

@@ -125,14 +125,19 @@ class Window:
             self.meter.look(self.sums, self.samples)
 
     def _counts(self, term: Term, every: bool) -> bool:
-        """False for a term that adds nothing: all targets masked, or a penalty seen before."""
+        """False for a term that adds nothing: all targets masked, or a penalty seen before.
+
+        Weight 0 is not enough: smoothed, a label whose class weighs nothing looks at the others.
+        """
         if term.unit == WINDOW and self.sums[WINDOW].weight:
             first, now = self.sums[WINDOW].total, _value_of(term)
             what = "mg.penalty() got other values in other micro-batches, expected a term that"
             wrong = f"{what} depends on parameters alone; mg.per_sample is for data"
             self.doubt(wrong, (first != now) & (first == first))  # a NaN, equal to none, stays
             return False
-        return every or hasattr(term.weight, "shape") or bool(term.weight)
+        # Where both lie on the host, that is: a look at a device would wait.
+        near = isinstance(term.total.data, np.ndarray) and not hasattr(term.weight, "shape")
+        return every or not near or bool(term.weight or term.total.data.any())
 
     def _add_term(self, term: Term, retain_graph: bool) -> None:
         mine = self.sums[term.unit]

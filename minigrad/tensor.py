@@ -87,9 +87,7 @@ def record(data: Any, parents: Sequence[Tensor], pullback: Callable) -> Tensor:
     return result
 
 
-def backward(
-    root: Tensor, gradient: Any, retain_graph: bool = False, into: Any = None, leaves: Any = None
-) -> None:
+def backward(root: Tensor, gradient: Any, retain_graph=False, into=None, leaves=None) -> None:
     """Add `gradient` times the derivative of `root` to `.grad` of every leaf that it came from.
 
     Reverse-mode accumulation (Linnainmaa 1970) without recursion: a node is walked when all that

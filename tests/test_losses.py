@@ -345,6 +345,30 @@ def test_what_a_row_of_a_class_without_weight_holds_does_not_matter(b):
     np.testing.assert_allclose(gradient, model.w.grad, rtol=0, atol=1e-15)
 
 
+@pytest.mark.parametrize("b", [1, 2])
+def test_a_smoothed_label_whose_class_weighs_nothing_counts_in_every_split(b):
+    """To rounding. Micro-batches of such labels weigh 0 and add to the gradient all the same."""
+    labels = np.array([0, 0, 1, 1, 2, 0])
+
+    def loss(outputs, y):
+        weights = np.array([0.0, 2, 1])
+        return mg.cross_entropy(outputs, y, class_weights=weights, label_smoothing=0.2)
+
+    model = Shift(3)
+    whole = mg.accumulate(model, loss, (LOGITS, labels), 6)
+    expected = model.w.grad.copy()
+    report = mg.accumulate(model, loss, (LOGITS, labels), b)
+    assert report.loss == pytest.approx(whole.loss, rel=1e-15)
+    np.testing.assert_allclose(model.w.grad, expected, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("b", [1, 2, 4])
+def test_a_value_that_is_not_finite_counts_in_every_split_though_it_weighs_nothing(b):
+    """Whether an update is made must not depend on the micro-batch size."""
+    values, weights = np.array([[1.0], [2], [math.nan], [math.nan]]), np.array([1, 1, 0, 0])
+    assert math.isnan(mg.accumulate(Shift(1), mg.per_sample, (values, weights), b).loss)
+
+
 def test_the_first_unit_of_a_loss_stays_the_first_where_it_does_not_count():
     """Its gradient adds up in `.grad`: which one that is must not depend on the data."""
 

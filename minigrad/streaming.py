@@ -99,6 +99,7 @@ class Accumulator:
                     "expected 'micro' or 'running': a stream passes once; or use train_step"
                 )
             self._window = open_window(self.model, self.options, self.reduction)
+            self.options.lend_homes()
             self._left = self._seen()
         window, before = self._window, self._window.micro_batches
         self._check_untouched()
@@ -142,6 +143,7 @@ class Accumulator:
             raise ValueError("window() got no micro-batches, expected a list of one or more")
         window = open_window(self.model, self.options, self.reduction)
         try:
+            self.options.lend_homes()
             run(window, loss, micro_batches, parts)
             self.report = finish_update(window, self.options)
         finally:
@@ -189,11 +191,10 @@ class Accumulator:
         if self._window is None:
             return None
         self._check_untouched()
-        window, self._window = self._window, None
         try:
-            self.report = finish_update(window, self.options)
+            self.report = finish_update(self._window, self.options)
         finally:
-            window.clear()
+            self.drop()
         self.updates += self.report.updated
         return self.report
 
@@ -230,14 +231,20 @@ class Accumulator:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state_dict` was taken, with the model and the optimizers of that moment.
 
-        A window that was open then has no noise in its report.
+        A window that was open then has no noise in its report. After an error no window is open.
         """
         self.drop()
-        self.micro_batches, self.updates = state["micro_batches"], state["updates"]
-        saved = state["window"]
-        if saved is None:
-            return
+        try:
+            if state["window"] is not None:
+                self._load_window(state["window"])
+            self.micro_batches, self.updates = state["micro_batches"], state["updates"]
+        except BaseException:
+            self.drop()
+            raise
+
+    def _load_window(self, saved: dict[str, Any]) -> None:
         window = self._window = open_window(self.model, self.options, self.reduction)
+        self.options.lend_homes()
         modules = self.model.modules()
         parameters = self.options.parameters
         for unit, (total, weight, gradients) in saved["sums"].items():

@@ -59,6 +59,7 @@ def train_step(
     parts = micro_batches(count_samples(batch), micro_batch_size, accumulation_steps)
     window = open_window(model, options, reduction)
     try:
+        options.lend_homes()
         run(window, loss, batch, parts)
         return finish_update(window, options)
     finally:
@@ -101,15 +102,17 @@ class Options:
         """Arrays that together hold the gradients of all parameters of the optimizers."""
         return [g for optimizer in self.optimizers for g in optimizer.gradients()]
 
+    def lend_homes(self) -> None:
+        """Let gradients be written where the optimizers need them, until the window is cleared."""
+        for optimizer in self.optimizers:
+            optimizer.lend_homes()
+
 
 def open_window(model: Module, options: Options, reduction: str) -> Window:
-    """A window for the next update."""
+    """A window for the next update. `Options.lend_homes` follows where an error clears it."""
     check_model(model)
     leaves = dict.fromkeys(options.parameters)
-    window = Window(model, leaves, reduction, options.optimizers[0].updates, options.meter())
-    for optimizer in options.optimizers:
-        optimizer.lend_homes()
-    return window
+    return Window(model, leaves, reduction, options.optimizers[0].updates, options.meter())
 
 
 def finish_update(window: Window, options: Options) -> StepReport:

@@ -708,6 +708,22 @@ def test_the_count_of_updates_is_compared_by_its_value(toy):
     assert (toy.w.data, sgd.updates) == (1 - 2, 1001)
 
 
+def test_a_window_that_cannot_be_loaded_leaves_none_open(toy):
+    window = mg.Accumulator(toy, mg.SGD([toy.w], 1.0), accumulation_steps=2)
+    with window:
+        with window.micro_batch(1):
+            backward(window)
+        saved = window.state_dict()
+        window.drop()
+    del saved["window"]["counts"]
+    window.micro_batches = 0
+    with pytest.raises(KeyError, match="counts"):
+        window.load_state_dict(saved)
+    assert (toy.w.grad, toy.w.home, window.flush(), window.micro_batches) == (None, None, None, 0)
+    given(toy(np.ones(1))).sum().backward()  # which an open window would refuse
+    assert toy.w.grad == 1
+
+
 @pytest.mark.parametrize("optimizer_first", [True, False])
 def test_a_window_and_its_optimizer_may_be_loaded_in_either_order(toy, optimizer_first):
     sgd = mg.SGD([toy.w], 1.0)

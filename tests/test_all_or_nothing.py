@@ -665,5 +665,6 @@ def test_an_interrupt_before_any_line_of_a_step_leaves_everything_as_it_was():
             contextvars.copy_context().run(step, at)
         assert bits([model.state_dict(), sgd.state_dict(), average.state_dict()]) == before, run[at]
         assert [p.grad for p in model.parameters()] == [None] * 4, run[at]
+        assert all(p.home is None for p in model.parameters()), run[at]
         assert all(p.requires_grad for p in model.parameters()), run[at]
     assert len(last) > 150

@@ -151,7 +151,7 @@ def root(square: float, gradients: list[Any]) -> float:
     # Below 1e-30 a float32 square may have lost squares of less than its smallest normal, 1e-38.
     if 1e-30 < square < math.inf or math.isnan(square) or not gradients:
         return math.sqrt(square)
-    largest = max(float(np.max(np.abs(g))) for g in gradients)
+    largest = max((float(np.max(np.abs(g))) for g in gradients if g.size), default=0.0)
     if not 0 < largest < math.inf:
         return largest
     return largest * math.sqrt(squared_norm(g.astype(np.float64) / largest for g in gradients))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minigrad import functions as F
-from minigrad.arrays import filled, gradient_dtype, refuse_fractions, shape_error, wide_sum
+from minigrad.arrays import convert, filled, gradient_dtype, refuse_fractions, shape_error, wide_sum
 from minigrad.layers import Module, parameter
 from minigrad.samples import Samples, current_samples
 from minigrad.tensor import Tensor
@@ -99,7 +99,7 @@ class BatchNorm(Module):
         ones, zeros = np.ones(channels), np.zeros(channels)
         if affine:
             self.weight, self.bias = parameter(ones, dtype), parameter(zeros, dtype)
-        self.running_mean, self.running_var = zeros.astype(dtype), ones.astype(dtype)
+        self.running_mean, self.running_var = convert(zeros, dtype), convert(ones, dtype)
         self.momentum, self.eps, self.statistics = momentum, eps, statistics
         self.affine, self.r_max, self.d_max = affine, r_max, d_max
 

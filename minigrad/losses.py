@@ -251,7 +251,7 @@ def binary_cross_entropy_with_logits(
     target = _select(as_tensor(target, like=logits), sample_weights)
     if target.requires_grad:
         raise TypeError("targets require a gradient, expected constants; use .detach()")
-    z, t = logits.data, target.data
+    z, t = inexact(logits, "binary_cross_entropy_with_logits()").data, target.data
     if z.shape != t.shape:
         expected = f"{z.shape}, that of the logits; reshape one of them"
         raise shape_error("binary_cross_entropy_with_logits() targets", t.shape, expected)

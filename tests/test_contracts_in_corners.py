@@ -168,6 +168,17 @@ def test_the_norm_of_a_gradient_is_right_where_its_square_is_no_float32(size):
     assert report.grad_norm == pytest.approx(size, rel=1e-6)
 
 
+def test_a_parameter_without_elements_does_not_hinder_a_norm_of_0():
+    linear, empty = mg.Linear(1, 1, bias=False), mg.Tensor(np.zeros((0, 1), np.float32), True)
+    model = mg.Sequential(linear)
+    model.empty = empty
+    batch = np.zeros((2, 1), np.float32), np.zeros((2, 1), np.float32)
+    report = mg.accumulate(
+        model, lambda out, t: mg.squared_error(out, t) + mg.penalty(empty.sum()), batch, 1
+    )
+    assert report.grad_norm == mg.clip_grad_norm(model.parameters(), 1.0) == 0
+
+
 def test_a_tensor_has_no_truth_value_and_a_number_no_elements():
     with pytest.raises(TypeError, match="no truth value"):
         bool(mg.Tensor([0.0]))

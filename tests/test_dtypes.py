@@ -5,6 +5,7 @@ dtype whatever it is given: so gradients are looked at where they arrive (`arriv
 """
 
 import itertools
+import re
 from fractions import Fraction
 from numbers import Rational
 
@@ -474,6 +475,19 @@ def test_the_weight_average_of_fractions_is_exact():
     p.data = mg.fractions([4])
     average.update()
     assert average.values[0].tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("who", "call"),
+    [
+        ("binary_cross_entropy_with_logits()", mg.binary_cross_entropy_with_logits),
+        ("BatchNorm", lambda x, _: mg.BatchNorm(2, dtype=object)(x)),
+    ],
+)
+def test_what_is_no_fraction_refuses_fractions_by_its_name(who, call):
+    x = mg.Tensor(mg.fractions([[0, 1], [1, 0]]), True)
+    with pytest.raises(TypeError, match=f"^{re.escape(who)} got Fractions, expected floats"):
+        call(x, x.data)
 
 
 def test_clipping_refuses_fractions_which_have_no_norm():

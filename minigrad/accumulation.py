@@ -133,7 +133,7 @@ class Window:
             first, now = self.sums[WINDOW].total, _value_of(term)
             what = "mg.penalty() got other values in other micro-batches, expected a term that"
             wrong = f"{what} depends on parameters alone; mg.per_sample is for data"
-            self.doubt(wrong, (first != now) & (first == first))  # a NaN, equal to none, stays
+            self.doubt(wrong, (first != now) & (first == first))  # a NaN equals nothing
             return False
         # Where both lie on the host, that is: a look at a device would wait.
         near = isinstance(term.total.data, np.ndarray) and not hasattr(term.weight, "shape")

@@ -92,9 +92,10 @@ def backward(root: Tensor, gradient: Any, retain_graph=False, into=None, leaves=
 
     Reverse-mode accumulation (Linnainmaa 1970) without recursion: a node is walked when all that
     used its result have been. Its part of the tape is freed at once, unless `retain_graph`.
-    into: None, or a dict that takes the gradients, by leaf, in place of `.grad`, and adds to those
-    that it has. leaves: None, or a dict whose keys are the leaves that the caller looks after.
-    Others join them; one that holds a gradient already raises ValueError, and is not added to.
+    into: None, or a dict in which the gradients are added, by leaf, in place of `.grad`.
+    leaves: None, or a dict whose keys are the leaves that the caller looks after. Others join them;
+    one that holds a gradient already raises ValueError, and is not added to. With neither, the call
+    is one by hand: a parameter of an open window raises RuntimeError, and is not added to.
     """
     if not root.requires_grad:
         what = "backward() was called on a Tensor that requires no gradient"
@@ -214,8 +215,9 @@ class Tensor:
         """Add the derivative of this Tensor to `.grad` of each leaf that it was computed from.
 
         gradient: a number or an array of this Tensor's shape, the weights of its elements; may be
-        left out if there is one element. Raises RuntimeError if there is no tape,
-        or if it has been freed already, ValueError for a gradient that does not fit.
+        left out if there is one element. Raises RuntimeError if there is no tape, if it has been
+        freed already, or where it leads to a parameter of an open window, ValueError for a gradient
+        that does not fit.
         """
         if gradient is None and self.data.size != 1:
             what = f"backward() was called on a Tensor of shape {self.shape}, expected one element"

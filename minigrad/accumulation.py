@@ -136,8 +136,8 @@ class Window:
             self.doubt(wrong, (first != now) & (first == first))  # a NaN equals nothing
             return False
         # Where both lie on the host, that is: a look at a device would wait.
-        near = isinstance(term.total.data, np.ndarray) and not hasattr(term.weight, "shape")
-        return every or not near or bool(term.weight or term.total.data.any())
+        on_host = isinstance(term.total.data, np.ndarray) and not hasattr(term.weight, "shape")
+        return every or not on_host or bool(term.weight or term.total.data.any())
 
     def _add_term(self, term: Term, retain_graph: bool) -> None:
         mine = self.sums[term.unit]

@@ -162,7 +162,8 @@ def _add_to_node(node: Node, contribution: Any, gradients: dict, owned: set[Node
 
 
 def _add_to_leaf(leaf: Tensor, contribution: Any, into: dict | None, leaves: dict | None) -> None:
-    """Add to `.grad`. A leaf owns its gradient: the first contribution is written, never kept."""
+    """Add to `.grad`, or in `into`. The first contribution is written into an array of the leaf's
+    own, never kept: no two leaves share a gradient."""
     if leaves is None and into is None and leaf.home is not None:
         what = "backward() reached a parameter of an open window, which would count it as its own"
         raise RuntimeError(f"{what}; call accumulator.backward(loss), or end the window first")

@@ -3,7 +3,7 @@
 A *window* is the micro-batches that make one update. A loss is a sum with a weight (losses.py), the
 gradient of a sum is the sum of the gradients, and `backward` adds (tensor.py). So the gradients of
 the micro-batches simply add up where they are, in `.grad`, whatever the sizes. At the end of the
-window they are divided, once, by the weight that was seen: in `Window.finish`, and nowhere else.
+window they are divided, once, by the weight that was seen: in `Window._divide`, nowhere else.
 
 Taught in lesson 04 and lesson 05.
 """
@@ -78,7 +78,7 @@ class Window:
     sums: dict[str, Sum] = field(default_factory=dict)
     statistics: dict[Any, Any] = field(default_factory=dict)
     positions: dict[Any, int] = field(default_factory=dict)
-    doubts: dict[str, Any] = field(default_factory=dict)  # by what is wrong then: was it seen?
+    doubts: dict[str, Any] = field(default_factory=dict)  # of each message: is it to be raised?
     gradients: list[Any] = field(default_factory=list)  # the finished ones
     frozen: list[Tensor] = field(default_factory=list)  # by a pass that wants no gradient of them
 
@@ -96,7 +96,7 @@ class Window:
         for p in self.leaves:
             p.grad = p.home = None
 
-    def look_at(self, part: slice, coupling: Coupling | None = None) -> Samples:
+    def turn_to(self, part: slice, coupling: Coupling | None = None) -> Samples:
         """The samples of this part of the batch, as the layers see them."""
         self.samples = part.stop
         moves = coupling is None or coupling.last  # what other passes see moves no statistics
@@ -180,7 +180,7 @@ class Window:
         weights = [mine.weight for mine in self.sums.values()]
         numbers = iter(fetch([square, *self.doubts.values(), *totals, *weights, *measured]))
         square = next(numbers)
-        for wrong, seen in zip(self.doubts, numbers):
+        for wrong, seen in zip(self.doubts, islice(numbers, len(self.doubts))):
             if seen:
                 raise ValueError(wrong)
         totals, weights = list(islice(numbers, len(totals))), list(islice(numbers, len(weights)))
@@ -217,7 +217,7 @@ def run(window: Window, loss: Callable[..., Loss], batch: Any, parts: list[slice
     def walk(visit: Visit, coupling: Coupling | None = None) -> None:
         for j, part in enumerate(parts):
             inputs, *targets = batch[j] if isinstance(batch, list) else take(batch, part)
-            with drawing(window.look_at(part, coupling)):
+            with drawing(window.turn_to(part, coupling)):
                 visit(near(inputs, like), targets, part)
 
     by_passes = len(parts) > 1 and couples(window.model, loss)

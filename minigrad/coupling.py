@@ -321,7 +321,7 @@ def _cached(window: Any, loss: Callable[..., Loss], walk: Walk, coupling: Coupli
     walk(keep, coupling)
     arrays, targets = join(seen)
     whole = [Tensor(array, requires_grad=True) for array in _tuple(arrays)]
-    with drawing(window.look_at(slice(0, window.samples))):  # what a loss draws is theirs, too
+    with drawing(window.turn_to(slice(0, window.samples))):  # what a loss draws is theirs, too
         total = check_loss(loss(tuple(whole) if isinstance(arrays, tuple) else whole[0], *targets))
     cache: dict[str, dict[Tensor, Any]] = {}
     _add_gradients(Loss([replace(term, coefficient=1) for term in total.terms]), cache)

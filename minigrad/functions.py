@@ -198,8 +198,7 @@ def embedding(weight: Tensor, indices: Any) -> Tensor:
     """
     indices = integers(indices, "embedding() indices")
     indices = check_below(indices, weight.shape[0], "embedding() got index", "rows")
-    indices = np.asarray(indices, like=weight.data)
-    shape = weight.shape
+    indices, shape = np.asarray(indices, like=weight.data), weight.shape
 
     def pullback(g: Any) -> tuple:
         rows = filled(g, 0, shape, gradient_dtype(g))

@@ -105,7 +105,7 @@ class Accumulator:
         self._check_untouched()
         self._inside = True
         try:
-            with drawing(window.look_at(slice(window.samples, window.samples + count))):
+            with drawing(window.turn_to(slice(window.samples, window.samples + count))):
                 yield self
             if self._window is not window:
                 raise RuntimeError(

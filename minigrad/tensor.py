@@ -164,15 +164,8 @@ def _add_to_node(node: Node, contribution: Any, gradients: dict, owned: set[Node
 def _add_to_leaf(leaf: Tensor, contribution: Any, into: dict | None, leaves: dict | None) -> None:
     """Add to `.grad`, or in `into`. The first contribution is written into an array of the leaf's
     own, never kept: no two leaves share a gradient."""
-    if leaves is None and into is None and leaf.home is not None:
-        what = "backward() reached a parameter of an open window, which would count it as its own"
-        raise RuntimeError(f"{what}; call accumulator.backward(loss), or end the window first")
-    if leaves is not None and leaf not in leaves:
-        if leaf.grad is not None:
-            what = "the loss reached a leaf outside of this window that held a gradient"
-            fix = "clear it with zero_grad(), or make it the model's and its optimizer's"
-            raise ValueError(f"{what}, expected None; {fix}")
-        leaves[leaf] = None
+    if leaves is None or leaf not in leaves:
+        _look_after(leaf, into, leaves)
     deferred = callable(contribution)
     held, home = (leaf.grad, leaf.home) if into is None else (into.get(leaf), None)
     if held is not None:
@@ -187,6 +180,18 @@ def _add_to_leaf(leaf: Tensor, contribution: Any, into: dict | None, leaves: dic
         leaf.grad = home
     else:
         into[leaf] = home
+
+
+def _look_after(leaf: Tensor, into: dict | None, leaves: dict | None) -> None:
+    """Let a leaf join those that are looked after; refuse it where a gradient would be mixed up."""
+    if leaves is not None and leaf.grad is not None:
+        what = "the loss reached a leaf outside of this window that held a gradient, expected None"
+        raise ValueError(f"{what}; clear it, or make it the model's and its optimizer's")
+    if leaves is not None:
+        leaves[leaf] = None
+    elif into is None and leaf.home is not None:
+        what = "backward() reached a parameter of an open window, which would count it as its own"
+        raise RuntimeError(f"{what}; call accumulator.backward(loss), or end the window first")
 
 
 # ------------------------------------------------------------------------------------ Tensor

@@ -455,7 +455,7 @@ def all_passes(model, loss, parts):
         for x, *targets in parts:
             part = slice(stop, stop + len(x))
             stop = part.stop
-            with mg.drawing(window.look_at(part, coupling)):
+            with mg.drawing(window.turn_to(part, coupling)):
                 visit(x, targets, part)
 
     exact_way.exact(window, loss, walk)

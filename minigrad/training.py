@@ -79,8 +79,9 @@ class Options:
     ) -> None:
         self.optimizers = optimizer if isinstance(optimizer, Sequence) else [optimizer]
         if not self.optimizers or not all(isinstance(o, Optimizer) for o in self.optimizers):
-            what = f"the optimizer is of {type(optimizer)}, expected an mg.Optimizer or a list"
-            raise TypeError(f"{what} of some; make one: mg.SGD(model.parameters(), lr)")
+            kinds = ", ".join(sorted({str(type(o)) for o in self.optimizers})) or "an empty list"
+            what = f"the optimizer is of {kinds}, expected an mg.Optimizer or a list of some"
+            raise TypeError(f"{what}; make one: mg.SGD(model.parameters(), lr)")
         self.parameters = [p for o in self.optimizers for p in o.parameters]
         if len(self.optimizers) > 1 and len(set(self.parameters)) < len(self.parameters):
             raise ValueError("two optimizers share a parameter, expected each in one of them")
@@ -198,8 +199,9 @@ class WeightAverage:
         if isinstance(parameters, Tensor) or not all(
             isinstance(p, Tensor) for p in self.parameters
         ):
-            what = f"WeightAverage() got {type(parameters).__name__}, expected a list of Tensors"
-            raise TypeError(f"{what}; pass model.parameters()")
+            kinds = ", ".join(sorted({type(p).__name__ for p in self.parameters}))
+            what = f"WeightAverage() got a {type(parameters).__name__} of {kinds}"
+            raise TypeError(f"{what}, expected a list of Tensors; pass model.parameters()")
         self.values = [p.data.copy() for p in self.parameters]
 
     def update(self) -> None:

@@ -132,7 +132,7 @@ def test_an_average_that_does_not_fit_fails_before_the_update():
         mg.train_step(model, mg.squared_error, optimizer, BATCH, 1, average=average)
     assert optimizer.updates == 0
     assert all(np.array_equal(before[k], a) for k, a in model.state_dict().items())
-    with pytest.raises(TypeError, match="got Tensor, expected a list of Tensors"):
+    with pytest.raises(TypeError, match="got a Tensor of Tensor, expected a list of Tensors"):
         mg.WeightAverage(model.layers[0].weight, 0.9)
 
 

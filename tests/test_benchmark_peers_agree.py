@@ -44,7 +44,7 @@ def made(name, workload):
         pytest.importorskip(package)
     peer = getattr(import_module(module), cls)
     if not does(peer, workload) or (name == "micrograd" and workload is not TINY):
-        pytest.skip(f"not for {name}")
+        pytest.skip(f"{name} does not take part: {peer.does.__doc__}")
     return peer(workload, *draw(workload))
 
 

@@ -13,6 +13,7 @@ from minigrad import cli, noise_on_digits, plotting
 from minigrad.data import measured
 from minigrad.noise_on_digits import AVERAGED, RULES, Stop, Training, scaled_errors
 from tests.lines import PACKAGE
+from tests.refusals import refused_before_any_work
 
 
 @pytest.fixture(scope="module")
@@ -180,12 +181,7 @@ def test_a_figure_that_cannot_be_written_is_one_sentence_before_any_work(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.svg").write_text("somebody's")
     assert cli.main(["noise", option, name]) == 2
-    output, errors = capsys.readouterr()
-    assert not output
-    assert errors.count("\n") == 1
-    errors = errors.replace("\\\\", "/")
-    assert errors.startswith(f"minigrad noise: {option} is '{name}', expected ")
-    assert ";" in errors
+    refused_before_any_work(capsys, f"minigrad noise: {option} is '{name}', expected ")
     assert (tmp_path / "mine.svg").read_text() == "somebody's"
 
 

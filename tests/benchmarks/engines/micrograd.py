@@ -27,7 +27,7 @@ class Micrograd:
 
     @staticmethod
     def does(workload):
-        """The smallest alone: one step of W1 takes about a second."""
+        """Only the smallest nets: one step of W1 takes about a second."""
         return workload.widths[0] <= 64
 
     def step(self):

@@ -35,7 +35,7 @@ class SmallPebble:
 
     @staticmethod
     def does(workload):
-        """All but BatchNorm."""
+        """It has no BatchNorm."""
         return not workload.batch_norm
 
     def step(self):

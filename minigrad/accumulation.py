@@ -135,7 +135,7 @@ class Window:
             wrong = f"{what} depends on parameters alone; mg.per_sample is for data"
             self.doubt(wrong, (first != now) & (first == first))  # a NaN equals nothing
             return False
-        # Where both lie on the host, that is: a look at a device would wait.
+        # Looked at where both lie on the host: elsewhere a look would wait.
         on_host = isinstance(term.total.data, np.ndarray) and not hasattr(term.weight, "shape")
         return every or not on_host or bool(term.weight or term.total.data.any())
 

@@ -21,8 +21,7 @@ COMMANDS = {
     "batchnorm": (four_ways, "compare four ways to do BatchNorm in micro-batches with one batch"),
     "noise": (
         noise_on_digits,
-        "how far from a root, and from the whole gradient, noisy looks are: predicted and measured "
-        "(half a minute)",
+        "how far from a root, and from the whole gradient, noisy looks are: predicted and measured",
     ),
     "rates": (rates, "train with larger and larger batches: at which rate, and does it pay"),
     "lessons": (lessons, "run the lessons, build their notebooks, or check them"),

@@ -110,9 +110,7 @@ def test_time_is_what_the_products_predict(layers, width, tries):
             return
     low, high = np.quantile(found, (0.25, 0.75))
     if high > bound * low and low < bound and high > 1 / bound:
-        pytest.skip(
-            f"a busy machine: equal turns took {low:.2f} to {high:.2f} of what is predicted"
-        )
+        pytest.skip(f"a busy machine: equal turns took {low:.2f} to {high:.2f} of the prediction")
     raise AssertionError(f"times what is predicted: {found}")
 
 
